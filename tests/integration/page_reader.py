@@ -67,13 +67,14 @@ EFFORT = "0.1"  # of the suites that pages run: what they find is shown by the t
 # What begins with a new interpreter, as for the reader; on other pages it is a fork of this process.
 FRESH = {
     page for page in ALL_PAGES
-    if page.stem in {"README", "run-several-api-servers", "run-on-several-nodes"}
+    if page.stem in {"README", "run-several-api-servers", "run-on-several-nodes", "serve-several-models"}
 }  # fmt: skip
 # Pages about processes, not about what they compute: a worker that computes nothing starts in a tenth of the time.
 NO_MODEL = {
     "run-on-several-gpus", "run-several-engines", "run-on-several-nodes", "run-several-api-servers", "see-what-runs",
     "trace-requests", "add-a-route-or-command", "package-a-plugin", "write-a-load-balancer", "debug",
     "write-an-output-parser", "write-a-call-set", "write-a-recovery", "explain-a-wait", "deploy",
+    "serve-several-models",
 }  # fmt: skip
 
 
@@ -228,7 +229,7 @@ class Reader:
             line = line[line.index(DEV_RUN) :]
             arguments = shlex.split(line)
         if line == DEV_RUN or line.startswith(
-            (f"{DEV_RUN} serve demo", f"{DEV_RUN} serve {MODEL}")
+            (f"{DEV_RUN} serve demo", f"{DEV_RUN} serve {MODEL}", f"{DEV_RUN} serve --config")
         ):
             self.serve(arguments[3:] or ["serve", MODEL])
         elif line.startswith(f"{DEV_RUN} serve path/"):
