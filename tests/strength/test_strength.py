@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 from suite_strength import mutation, subjects
+from suite_strength.cases import kinds_of
 from suite_strength.corpus import ROOT, KindOutcome, files_with_cases, outcomes_of, run_corpus
 from suite_strength.mutation import Killing
 from suite_strength.subjects import Subject
 from suite_strength.table import problems, table
 
 from tenonry_author_tools.mutants import Mutant, mutants
+from tenonry_testkit.model_pass import ModelPassContract
+from tenonry_testkit.scheduler import SchedulerContract
 from tenonry_testkit.suites import SUITES
 
 STATIC = ROOT / "schedulers" / "static" / "src" / "tenonry_scheduler_static" / "__init__.py"
@@ -160,6 +163,20 @@ def test_what_is_wrong_is_named():
         "scheduler: 39 broken plugins, at least 40 are needed",
         "route: no correct plugin ran",
     ]
+
+
+def test_a_class_counts_for_the_kinds_that_it_names():
+    class Policy(SchedulerContract):
+        scheduler = "batching"
+        policy = "fcfs"
+
+    class Pass(ModelPassContract):
+        model_pass = "packing"
+
+    assert kinds_of(Policy) == ["scheduler", "scheduling_policy"]
+    assert kinds_of(type("Static", (SchedulerContract,), {"scheduler": "static"})) == ["scheduler"]
+    assert kinds_of(Pass) == ["model_pass"]
+    assert kinds_of(SchedulerContract) == kinds_of(Policy.__class__) == []
 
 
 def test_survivors_are_named_below_the_bound():

@@ -31,6 +31,7 @@ def suite_of(model):
     return type("Suite", (ModelContract,), {"model": staticmethod(model), "has_weights": False})
 
 
+@pytest.mark.correct("model")
 def test_a_folder_without_weights_passes(folder):
     assert failing_tests(suite_of(lambda: str(folder))) == {}
     assert failing_tests(suite_of(lambda: folder)) == {}

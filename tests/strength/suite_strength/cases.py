@@ -47,25 +47,24 @@ def labels_of(item: pytest.Item) -> Iterator[tuple[str, str, str]]:
         if item.get_closest_marker(role):
             return
     cls = getattr(item, "cls", None)
-    kind = cls and kind_of(cls)
-    if kind:
+    for kind in kinds_of(cls) if cls else ():
         yield CORRECT, kind, item.nodeid.rpartition("::")[0]
 
 
-def kind_of(cls: type[Any]) -> str | None:
-    """Kind of the plugin that a class tests; None for a class that derives from no suite, and for a suite itself."""
-    bases = {(base.__module__, base.__name__) for base in cls.__mro__[1:]}
-    found = {kind: each for kind, each in SUITES.items() if (each.module, each.name) in bases}
-    if len(found) > 1:  # a suite of two kinds: schedulers and their policies
-        named = [kind for kind, suite in found.items() if suite.attribute != kind_attribute(found)]
-        if named and getattr(cls, SUITES[named[0]].attribute, None) is not None:
-            return named[0]
-    return next(iter(found), None)
+def kinds_of(cls: type[Any]) -> list[str]:
+    """Kinds of the plugins that a class names for the suite it derives from; none for a class without a suite.
 
-
-def kind_attribute(found: dict[str, Any]) -> str:
-    """Attribute of the first of several kinds with one suite."""
-    return str(next(iter(found.values())).attribute)
+    A suite that derives from another one counts as itself, and one of several kinds for those that the class names.
+    """
+    for base in cls.__mro__[1:]:
+        where = base.__module__, base.__name__
+        found = [kind for kind, suite in SUITES.items() if (suite.module, suite.name) == where]
+        if found:
+            named = [
+                kind for kind in found if getattr(cls, SUITES[kind].attribute, None) is not None
+            ]
+            return named or found[:1]
+    return []
 
 
 class Outcomes:
