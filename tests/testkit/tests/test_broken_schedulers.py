@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase
 
-from tenonry.errors import ContractViolation
+from tenonry.errors import ContractViolation, RequestError
 from tenonry.messages import EngineCoreOutputs
 from tenonry.request import RequestStatus
 from tenonry.sampling_params import SamplingParams
@@ -248,6 +248,17 @@ class RunsPastTheLimit(ReferenceScheduler):
 
     def add_request(self, request):
         request.max_total_tokens = min(request.max_total_tokens + 1, self.context.max_model_len)
+        super().add_request(request)
+
+
+class WantsRoomToSpare(ReferenceScheduler):
+    """Rejects what fits exactly."""
+
+    caught_by = "test_requests_that_just_fit_are_served"
+
+    def add_request(self, request):
+        if request.max_total_tokens > self._longest_sequence:
+            raise RequestError("the request is too long", "max_tokens")
         super().add_request(request)
 
 

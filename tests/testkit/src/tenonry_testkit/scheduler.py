@@ -32,6 +32,7 @@ from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.machine import machine_for
 from tenonry_testkit.rules import SAME_DECISIONS, RuleBroken
 from tenonry_testkit.scheduler_cache import CacheSuite
+from tenonry_testkit.scheduler_limits import LimitSuite
 from tenonry_testkit.search import PHASES, search, search_machine
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
@@ -44,7 +45,7 @@ ROOMY = HarnessSpec(max_num_seqs=4, max_num_batched_tokens=16, num_blocks=40)
 DEPTHS = st.integers(1, 3)
 
 
-class SchedulerContract(CacheSuite):
+class SchedulerContract(CacheSuite, LimitSuite):
     """Subclass in a test module, name the `scheduler`; `options` are its own, `policy` is for schedulers that have any.
 
     `config` holds further fields of EngineConfig. `effort` multiplies the number of examples of this suite.

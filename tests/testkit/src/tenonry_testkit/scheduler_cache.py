@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 import hypothesis.strategies as st
 
 from tenonry.errors import ConfigError
+from tenonry.stats import SchedulerStats
 from tenonry_testkit.fakes.connector import STORES, MemoryOptions
 from tenonry_testkit.fakes.tokens import RECURRENT
 from tenonry_testkit.harness import SchedulerHarness
@@ -36,6 +37,13 @@ OUTGROWS = [
     *(Send(family=number, length=8, max_tokens=24) for number in range(4)),
     Turn(90),
     Send(family=1, length=12, max_tokens=2),
+]
+LOADED = [
+    Send(family=1, length=21),
+    Send(family=2, length=9),
+    Turn(3),
+    Send(family=1, length=13),
+    Send(family=3, length=3),
 ]
 UNMOVABLE = ((0, RECURRENT), (0, 6), (5,))
 
@@ -72,6 +80,8 @@ class CacheSuite:
         """The statistics and the requests' first events name the same cached tokens, and no preemption is lost."""
         for depth in (1, 2):
             hits_add_up(self.harness, depth, OUTGROWS)
+        for asynchronous in (False, True):
+            loads_add_up(self.harness, asynchronous=asynchronous)
         program = storms(sends(families=2, max_length=28), aborts=True)
         self._search(
             st.tuples(st.integers(1, 3), program),
@@ -108,20 +118,23 @@ def _found(make_harness: MakeHarness, change: dict[str, Any]) -> tuple[int, int]
     return repeated.num_cached or 0, continued.num_cached or 0
 
 
+def loads_add_up(make_harness: MakeHarness, *, asynchronous: bool) -> None:
+    """One engine fills a store; a second one counts what a KV connector brings, beyond what it has itself."""
+    spec = HarnessSpec(num_blocks=24, max_num_batched_tokens=12)
+    options = MemoryOptions(store="scheduler contract", asynchronous=asynchronous)
+    STORES.pop(options.store, None)
+    try:
+        for _ in range(2):
+            harness = make_harness(spec, connectors=memory_connectors(spec, options))
+            _compare_hits(harness, LOADED)
+    finally:
+        STORES.pop(options.store, None)
+
+
 def hits_add_up(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> None:
     """Run the operations to their end, and compare the counters with what requests and steps said."""
     harness = make_harness(HarnessSpec(depth=depth, num_blocks=14))
-    play(harness, ops)
-    for _ in range(harness.max_steps_left()):
-        if not harness.turn():
-            break
-    stats = (
-        harness.scheduler.make_stats()
-    )  # those since the start: the end of `drain` takes them, too
-    harness.drain()
-    cached = sum(entry.num_cached or 0 for entry in harness.ledger.entries.values())
-    hits = stats.prefix_cache_hits
-    expect(hits == cached, COUNTS, "{} hits, but requests started with {} tokens", hits, cached)
+    stats = _compare_hits(harness, ops)
     started = [new.handle for output in harness.outputs for new in output.new]
     again = len(started) - len(set(started))
     expect(
@@ -131,3 +144,21 @@ def hits_add_up(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> Non
         stats.num_preemptions,
         again,
     )
+
+
+def _compare_hits(harness: SchedulerHarness, ops: Sequence[Op]) -> SchedulerStats:
+    """Run the operations to their end; returns the statistics since the start."""
+    play(harness, ops)
+    for _ in range(harness.max_steps_left()):
+        if not harness.turn():
+            break
+    stats = harness.scheduler.make_stats()  # before the end of `drain` takes them
+    harness.drain()
+    cached = sum(entry.num_cached or 0 for entry in harness.ledger.entries.values())
+    hits = stats.prefix_cache_hits + stats.external_prefix_cache_hits
+    expect(hits == cached, COUNTS, "{} hits, but requests started with {} tokens", hits, cached)
+    looked_up = stats.external_prefix_cache_queries >= stats.external_prefix_cache_hits
+    expect(
+        looked_up, COUNTS, "more tokens come from the KV connector than were asked for: {}", stats
+    )
+    return stats
