@@ -204,6 +204,12 @@ def test_the_whole_measurement_is_within_its_bounds():
     assert done.returncode == 0
 
 
+def test_concerned_tests_are_those_of_the_suite():
+    for names in subjects.CONCERNED.values():
+        assert {*names} <= {*dir(SchedulerContract)}
+    assert {*mutation.FIRST, *mutation.LAST} <= {*dir(SchedulerContract)}
+
+
 def test_the_judge_is_not_mutated():
     assert "tenonry_scheduling.validator" in subjects.LEFT_OUT
     assert mutation.LIMIT_S <= 60

@@ -17,12 +17,12 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from suite_strength.subjects import PACKAGES, Subject, suites
+from suite_strength.subjects import CONCERNED, PACKAGES, Subject, suites
 
 LIMIT_S = 60  # of processor time for each mutant, in which the original runs all suites
 PATIENCE = 10  # times as long on the wall clock, for a mutant that waits
@@ -34,8 +34,8 @@ FIRST = (
     "test_a_failed_row_ends_alone",
     "test_cached_blocks_are_private",
     "test_gone_rows_are_sent_before_the_end",
-    "test_prefix_cache_changes_no_token",
     "test_a_repeated_prompt_is_found",
+    "test_prefix_cache_changes_no_token",
     "test_hits_are_those_that_requests_start_with",
 )
 LAST = (
@@ -168,18 +168,23 @@ def _run(subject: Subject | None, make_suites: MakeSuites, limit_s: int, out: Co
     if subject is not None:
         sys.meta_path.insert(0, _Replaced(subject))
     try:
-        verdict = first_failure(make_suites(subject.module if subject else None))
+        module = subject.module if subject else None
+        concerned = CONCERNED.get((module or "").rpartition(".")[2], ())
+        verdict = first_failure(make_suites(module), concerned)
     except BaseException as error:  # a mutant may break the import
         verdict = f"the import, {type(error).__name__}"
     out.send(verdict)
 
 
-def first_failure(classes: Iterable[type[Any]]) -> str:
-    """Name of the first test that fails, "" if none does. Of each test all classes' before the next test."""
+def first_failure(classes: Iterable[type[Any]], concerned: Sequence[str] = ()) -> str:
+    """Name of the first test that fails, "" if none does; the `concerned` ones come first.
+
+    Each test runs with all classes before the next one.
+    """
     from tenonry_testkit.outcomes import failing_tests
 
     found = list(classes)
-    for name in _in_order(found):
+    for name in _in_order(found, concerned):
         for cls in found:
             failures = failing_tests(cls, [name])
             if failures:
@@ -187,11 +192,11 @@ def first_failure(classes: Iterable[type[Any]]) -> str:
     return ""
 
 
-def _in_order(classes: Sequence[type[Any]]) -> Iterator[str]:
+def _in_order(classes: Sequence[type[Any]], concerned: Sequence[str]) -> list[str]:
     names = sorted({name for cls in classes for name in dir(cls) if name.startswith("test_")})
-    yield from (name for name in FIRST if name in names)
-    yield from (name for name in names if name not in {*FIRST, *LAST})
-    yield from (name for name in LAST if name in names)
+    first = [name for name in (*FIRST, *concerned) if name in names]
+    rest = [name for name in names if name not in {*first, *LAST}]
+    return list(dict.fromkeys([*first, *rest, *(name for name in LAST if name in names)]))
 
 
 class _Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -22,6 +22,24 @@ PACKAGES = {
     "static": "tenonry_scheduler_static",
 }
 LEFT_OUT = {"tenonry_scheduling.validator"}
+# Tests that most likely notice a change of a module, by the end of its name: they come first, and none is left out.
+CONCERNED = {
+    "adapters": ("test_a_step_has_at_most_max_loras_adapters",),
+    "encoder": ("test_a_step_encodes_at_most_max_encoder_tokens",),
+    "grammars": ("test_rows_with_a_grammar_wait_for_it_and_for_their_tokens",),
+    "lookups": ("test_hits_are_those_that_requests_start_with",),
+    "rank_transfers": ("test_a_kv_connector_changes_no_token",),
+    "results": ("test_log_probabilities_belong_to_their_tokens", "test_stop_ids_end_requests"),
+    "rounds": ("test_right_in_rounds",),
+    "snapshots": ("test_a_repeated_prompt_is_found", "test_a_snapshot_of_states_changes_no_token"),
+    "transfers": (
+        "test_a_kv_connector_changes_no_token",
+        "test_hits_are_those_that_requests_start_with",
+        "test_a_kv_connector_suits_the_model",
+    ),
+    "whole": ("test_no_step_ends_in_a_piece_that_must_stay_whole",),
+    "windows": ("test_a_repeated_prompt_is_found", "test_a_window_changes_no_token"),
+}
 SEED = 0
 EQUIVALENTS = Path(__file__).with_name("equivalents.json")
 
