@@ -13,6 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 AT_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md", "RELEASING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 LIST = re.compile(r"^(?![\s|#-])(.+)\n(?=- )", re.MULTILINE)  # begins without an empty line
+SHOWN = re.compile(
+    r"docs/(?!tutorial/.*/).*(?<!\.py)"
+)  # the opposite of exclude_docs in mkdocs.yml
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -49,7 +52,7 @@ def rewrite(markdown: str, source: str, repository: str) -> str:
         path = posixpath.normpath(posixpath.join(here, target))
         if ":" in target or target.startswith("/") or not (ROOT / path).exists():
             return found[0]  # mkdocs reports what leads nowhere
-        if path in outside_pages() or (path.startswith("docs/") and not path.endswith(".py")):
+        if path in outside_pages() or SHOWN.fullmatch(path):
             return f"{image}[{text}]({posixpath.relpath(site_path(path), folder)}{anchor})"
         if repository:
             return f"{image}[{text}]({repository.rstrip('/')}/blob/main/{path}{anchor})"

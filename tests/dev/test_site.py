@@ -64,6 +64,12 @@ def test_navigation_is_that_of_the_index():
         ("[a](../CONTRIBUTING.md)", "docs/README.md", "[a](project/contributing.md)"),
         ("[a](how-to/deploy.md#b)", "docs/README.md", "[a](how-to/deploy.md#b)"),
         ("[`a`](../../dev.py)", "docs/how-to/x.md", "[`a`](https://host/us/blob/main/dev.py)"),
+        ("[a](b/README.md)", "docs/tutorial/b.md", "[a](b/README.md)"),
+        (
+            "[a](your-scheduler/README.md)",
+            "docs/tutorial/x.md",
+            "[a](https://host/us/blob/main/docs/tutorial/your-scheduler/README.md)",
+        ),
         ("[a](nowhere.md)", "docs/how-to/x.md", "[a](nowhere.md)"),
         ("[a](https://b.test/c)", "docs/how-to/x.md", "[a](https://b.test/c)"),
         ("```\n[a](../dev.py)\n```", "docs/x.md", "```\n[a](../dev.py)\n```"),
