@@ -50,7 +50,7 @@ def test_usage_is_printed(arguments: list[str], status: int):
     )
     assert done.returncode == status
     assert (
-        "run, test, check, bench, docs, release" in done.stderr
+        "run, test, check, bench" in done.stderr
         if status == 1
         else "dev.py test --isolated" in done.stdout
     )
