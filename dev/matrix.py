@@ -122,20 +122,26 @@ def tried(combination: Combination, wheels: Path) -> str:
             lacks = re.search(r"No matching distribution found for (\S+)", done.stderr)
             reason = f"no {lacks[1]} for it here" if lacks else last_line(done.stderr)
             return f"{NOT_RUN}: {reason}" if lacks else f"failed to install: {reason}"
-        smoke = SMOKE.format(**combination._asdict())
-        steps = {
-            "smoke": ["-c", smoke],
-            "suites": ["-m", "pytest", "-q", "-m", "not nightly", "--testkit-effort=0.1",
-                       "-p", "no:cacheprovider", *SUITES],
-        }  # fmt: skip
-        for name, step in steps.items():
-            done = subprocess.run(
-                [own, *step], cwd=paths.ROOT, env=programs.test_env(),
-                capture_output=True, encoding="utf-8", check=False,
-            )  # fmt: skip
-            if done.returncode:
-                return f"failed in {name}: {last_line(done.stderr or done.stdout)}"
-    passed = re.search(r"(\d+) passed", done.stdout)
+        return judged(own, combination)
+
+
+def judged(python: Path, combination: Combination) -> str:
+    """Run smoke and suites in an environment; return one line."""
+    smoke = SMOKE.format(**combination._asdict())
+    suites = ["-q", "-m", "not nightly", "--testkit-effort=0.1", "-p", "no:cacheprovider", *SUITES]
+    passed = None
+    for name, step in (("smoke", ["-c", smoke]), ("suites", ["-m", "pytest", *suites])):
+        done = subprocess.run(
+            [python, *step],
+            cwd=paths.ROOT,
+            env=programs.test_env(),
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        if done.returncode:
+            return f"failed in {name}: {last_line(done.stderr or done.stdout)}"
+        passed = re.search(r"(\d+) passed", done.stdout)
     today = dt.datetime.now(dt.UTC).date()
     return f"passed on {today}: smoke, {passed[1] if passed else 0} tests of suites"
 
