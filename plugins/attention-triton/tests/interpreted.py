@@ -15,6 +15,7 @@ from cases import CASES
 
 from tenonry_attention_triton.backend import TritonBackend
 from tenonry_torch_base.attention.base import AttentionBatch, DecodeRows, LayerSpec
+from tenonry_torch_base.attention.kv_storage import STORAGES
 
 CPU = torch.device("cpu")
 
@@ -99,6 +100,10 @@ def check_repeated(backend, layer, step, given, wanted):
     torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
 
 
+def seen(storage, vectors):
+    return storage.unpacked(storage.packed(vectors), torch.empty_like(vectors))
+
+
 def error_of(case):
     seed = zlib.crc32(json.dumps(case, sort_keys=True).encode())
     torch.manual_seed(seed)
@@ -112,9 +117,13 @@ def error_of(case):
         scaling=case.get("scaling", size**-0.5), **fields,
     )  # fmt: skip
     backend = TritonBackend([spec], dtype, CPU)
+    storage = STORAGES[case.get("kept", "auto")](dtype)
+    backend.keep_in(storage)
     cache = backend.allocate(step.num_blocks, step.size)["layer"]
     for tensor in (cache.key, cache.value):
-        tensor.fill_(float("nan"))
+        tensor.fill_(
+            255 if tensor.dtype == torch.uint8 else float("nan")
+        )  # NaN is the scale of octets 255
     lengths, counts = step.lengths.tolist(), step.counts.tolist()
     keys = [torch.randn(length, kv, size).to(dtype) for length in lengths]
     values = [torch.randn(length, kv, value_size).to(dtype) for length in lengths]
@@ -127,13 +136,18 @@ def error_of(case):
         for tensors, end in (((cache.key, cache.value), old), (wanted_cache, length)):
             slots = step.slots(place, begin, end)
             for tensor, vectors in zip(tensors, (keys[place], values[place]), strict=True):
-                tensor[slots // step.size, :, slots % step.size] = vectors[begin:end]
+                kept = vectors[begin:end]
+                if not storage.is_exact:
+                    kept = storage.packed(kept)
+                tensor[slots // step.size, :, slots % step.size] = kept
     query = torch.randn(sum(counts), heads, size).to(dtype)
     new = [
         torch.cat([each[len(each) - count :] for each, count in zip(many, counts, strict=True)])
         for many in (keys, values)
     ]
     sinks = torch.randn(heads) if spec.sinks else None
+    if not storage.is_exact:  # attention sees vectors as they are kept
+        keys, values = ([seen(storage, each) for each in many] for many in (keys, values))
     out = backend.forward(Layer(spec, cache, sinks), query, *new, backend.plan(step.batch()))
     wanted = torch.cat([
         attended(some, key, value, count, spec, sinks)

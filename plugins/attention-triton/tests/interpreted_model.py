@@ -67,7 +67,7 @@ def step_of(number, num_tokens, new=()):
     )  # fmt: skip
 
 
-def runner_of(backend, num_layers, skip_check):
+def runner_of(backend, num_layers, skip_check, kept):
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=num_layers, num_attention_heads=4,
@@ -76,7 +76,14 @@ def runner_of(backend, num_layers, skip_check):
     module = Qwen3ForCausalLM(config).eval().requires_grad_(False)
     model = build(
         module,
-        BuildPlan(backend, HostBuffers(CPU, 1), max_model_len=48, fuse=True, skip_check=skip_check),
+        BuildPlan(
+            backend,
+            HostBuffers(CPU, 1),
+            max_model_len=48,
+            fuse=True,
+            skip_check=skip_check,
+            kv_cache_dtype=kept,
+        ),
     )
     runner = assemble_runner(
         model, max_num_seqs=len(LENGTHS), max_model_len=48, num_blocks=len(LENGTHS) * BLOCKS, block_size=16
@@ -84,9 +91,9 @@ def runner_of(backend, num_layers, skip_check):
     return runner, model
 
 
-def tokens(backend, num_layers=1, num_steps=STEPS, *, skip_check=False):
+def tokens(backend, num_layers=1, num_steps=STEPS, *, skip_check=False, kept="auto"):
     """Tokens of all steps, launches of the last one, and the model."""
-    runner, model = runner_of(backend, num_layers, skip_check)
+    runner, model = runner_of(backend, num_layers, skip_check, kept)
     random = np.random.default_rng(1)
     new = [
         NewRow(
@@ -112,11 +119,13 @@ def with_layers():
     DEVICE_PASSES["cpu"] = {"triton-layers": TRITON}
     found, few, model = tokens(TritonBackend)
     assert "triton-layers" in model.passes.used, model.passes.table
-    return found, tokens(TritonBackend, 2, 1, skip_check=True)[1] - few
+    several = tokens(TritonBackend, 2, 1, skip_check=True)[1]
+    return found, several - few, tokens(TritonBackend, skip_check=True, kept="int8")[0]
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     said = {"triton": tokens(TritonBackend)[0], "sdpa": tokens(SdpaBackend)[0]}
-    said["triton-layers"], said["launches"] = with_layers()
+    said["sdpa int8"] = tokens(SdpaBackend, skip_check=True, kept="int8")[0]
+    said["triton-layers"], said["launches"], said["triton-layers int8"] = with_layers()
     print(json.dumps(said))

@@ -13,6 +13,7 @@ from cases import PARTS
 
 from tenonry_attention_triton import launch, parts
 from tenonry_torch_base.attention.base import LayerCache, LayerSpec
+from tenonry_torch_base.attention.kv_storage import STORAGES
 
 BLOCKS, BLOCK_SIZE = 6, 16
 
@@ -33,11 +34,15 @@ def turned(x, cos, sin):
     return torch.cat([made, rest], -1)
 
 
-def turn_and_write(heads, kv, size, rotated, has_norm, dtype, tokens=5):
+def turn_and_write(heads, kv, size, rotated, has_norm, *more, tokens=5):
+    """`more`: how K/V are kept, if not as they are, and the data type."""
+    kept, dtype = ("auto", *more)[-2:]
+    storage = STORAGES[kept](dtype)
     spec = LayerSpec(
         name="layer", index=0, num_heads=heads, num_kv_heads=kv, key_size=size, value_size=size, scaling=1.0
     )  # fmt: skip
-    both = torch.full((BLOCKS, 2 * kv, BLOCK_SIZE, size), float("nan"), dtype=dtype)
+    shape = (BLOCKS, 2 * kv, BLOCK_SIZE, storage.width(size))
+    both = torch.full(shape, 255 if kept != "auto" else float("nan"), dtype=storage.kept_dtype)
     key, value = both.split(kv, 1)
     before = both.clone()
     qkv = torch.randn(tokens, (heads + 2 * kv) * size).to(dtype)
@@ -47,7 +52,7 @@ def turn_and_write(heads, kv, size, rotated, has_norm, dtype, tokens=5):
     weights = (torch.rand(heads + kv, size) + 0.5).to(dtype)
     slots = torch.randperm(BLOCKS * BLOCK_SIZE)[:tokens]
     query = parts.turn_and_write(
-        launch.Shape(spec, dtype.itemsize, 64), LayerCache(key, value, both), qkv, (cos, sin),
+        launch.Shape(spec, dtype.itemsize, 64, storage), LayerCache(key, value, both), qkv, (cos, sin),
         parts.HeadWeights(weights, 1e-6) if has_norm else None, SimpleNamespace(slots=slots, block_size=BLOCK_SIZE),
     )  # fmt: skip
     every = qkv.view(tokens, -1, size)
@@ -59,6 +64,13 @@ def turn_and_write(heads, kv, size, rotated, has_norm, dtype, tokens=5):
     written = both[block, :, place].clone()
     both[block, :, place] = before[block, :, place]
     torch.testing.assert_close(both, before, rtol=0, atol=0, equal_nan=True)
+    if not storage.is_exact:
+        near = storage.packed(wanted[:, heads:].to(dtype))
+        seen = [
+            storage.unpacked(each, torch.empty(tokens, 2 * kv, size, dtype=dtype))
+            for each in (written, near)
+        ]
+        return max(distance(query, wanted[:, :heads]), distance(seen[0], seen[1].double()))
     return max(
         distance(query, wanted[:, :heads]),
         distance(written[:, :kv], wanted[:, heads : heads + kv]),

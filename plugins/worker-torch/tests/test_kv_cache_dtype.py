@@ -16,7 +16,7 @@ from worker_driver import Driver, Request
 
 from tenonry.config import EngineConfig
 from tenonry.engine.kv_plan import plan_kv_cache
-from tenonry.errors import ConfigError, ModelError
+from tenonry.errors import ModelError
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import RowFailure
 from tenonry_torch_base.attention.kv_storage import CONFLICTS, STORAGES, Int8
@@ -164,14 +164,10 @@ def test_as_many_times_more_tokens_fit(folder, kind, dtype, at_least, caplog):
     assert line in caplog.text
 
 
-def test_the_cpu_alone_keeps_them_so():
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_they_are_kept_so_on_any_device(device):
     config = EngineConfig(model="m", kv_cache_dtype="int8")
-    cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    refuse_conflicts([CONFLICTS], Setup(config, None, cpu, torch.float32))
-    refuse_conflicts([CONFLICTS], Setup(EngineConfig(model="m"), None, cuda, torch.float32))
-    text = "kv_cache_dtype=int8 does not go with device=cuda: .* use --device cpu, or leave"
-    with pytest.raises(ConfigError, match=text):
-        refuse_conflicts([CONFLICTS], Setup(config, None, cuda, torch.float32))
+    refuse_conflicts([CONFLICTS], Setup(config, None, torch.device(device), torch.float32))
 
 
 class Forgets(Int8):

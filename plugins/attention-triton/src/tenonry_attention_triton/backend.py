@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from tenonry_attention_triton.plan import RepeatedPlan, TritonPlan
-from tenonry_torch_base.attention.base import STORAGE
 from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_torch_base.attention.sdpa_plan import SdpaPlan
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from tenonry_attention_triton.launch import Shape
     from tenonry_torch_base.attention.base import AttentionBatch, CachedLayer, DecodeRows, LayerSpec
+    from tenonry_torch_base.attention.kv_storage import KVStorage
 
 OLDEST_CARD = (8, 0)
 OLDEST_TRITON = (3, 5)  # of torch 2.9
@@ -55,7 +55,7 @@ class TritonBackend(SdpaBackend):
     """See the module."""
 
     name: ClassVar[str] = "triton"
-    features: ClassVar[frozenset[str]] = SdpaBackend.features - {STORAGE}
+    features: ClassVar[frozenset[str]] = SdpaBackend.features
 
     @classmethod
     def refusal(
@@ -96,6 +96,10 @@ class TritonBackend(SdpaBackend):
             properties = torch.cuda.get_device_properties(device)
             self._card = properties.major
             self._programs = properties.multi_processor_count * PROGRAMS_PER_PROCESSOR
+
+    def keep_in(self, storage: KVStorage) -> None:
+        super().keep_in(storage)
+        self._shapes.clear()
 
     def plan(self, batch: AttentionBatch) -> TritonPlan:  # type: ignore[override] - its own
         if self._needs_whole_blocks:
@@ -143,7 +147,9 @@ class TritonBackend(SdpaBackend):
         shape = self._shapes.get(spec.name)
         if shape is None:
             lines = launch.most_chunk_lines(self._card)
-            shape = self._shapes[spec.name] = launch.Shape(spec, self.dtype.itemsize, lines)
+            shape = self._shapes[spec.name] = launch.Shape(
+                spec, self.dtype.itemsize, lines, self.storage
+            )
         return shape
 
     def _by_reference(

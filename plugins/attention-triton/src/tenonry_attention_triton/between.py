@@ -9,16 +9,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tenonry_attention_triton.kept import store_vector
+
 
 @triton.jit
 def turn_and_write(
-    qkv, cos, sin, norm, slots, query, keys, values, eps, qkv_token, key_stride, value_stride,
+    qkv, cos, sin, norm, slots, query, keys, values, key_words, value_words, eps, qkv_token, key_stride, value_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, ROTATED: tl.constexpr,
-    BS: tl.constexpr, NORMED: tl.constexpr,
+    BS: tl.constexpr, NORMED: tl.constexpr, WIDTH: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """A program per token and head of `qkv` [T, HEADS + 2 · KV, D]: queries to `query` [T, HEADS, D], K/V to their
     slots. Queries and keys are normed with `norm` [HEADS + KV, D] if NORMED, and their first ROTATED elements
-    become x · cos + x rolled by half of them · sin. DP is D rounded up to a power of two.
+    become x · cos + x rolled by half of them · sin. DP is D rounded up to a power of two; WIDTH elements of a kept
+    vector, see `kept`.
     """
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -41,15 +44,15 @@ def turn_and_write(
         c = tl.load(cos + token * ROTATED + d, mask=is_turned, other=1.0).to(tl.float32)
         s = tl.load(sin + token * ROTATED + d, mask=is_turned, other=0.0).to(tl.float32)
         x = x * c + other * s
+    x = x.to(query.dtype.element_ty)
     if head < HEADS:
-        there = query + (token * HEADS + head) * D
-        tl.store(there + d, x.to(query.dtype.element_ty), mask=inside)
+        tl.store(query + (token * HEADS + head) * D + d, x, mask=inside)
     elif head < HEADS + KV:
-        there = keys + (slot // BS) * key_stride + ((head - HEADS) * BS + slot % BS) * D
-        tl.store(there + d, x.to(keys.dtype.element_ty), mask=inside)
+        kept = (slot // BS) * key_stride + ((head - HEADS) * BS + slot % BS) * WIDTH
+        store_vector(x, keys, key_words, kept, d, inside, WIDTH, KIND)
     else:
-        there = values + (slot // BS) * value_stride + ((head - HEADS - KV) * BS + slot % BS) * D
-        tl.store(there + d, x.to(values.dtype.element_ty), mask=inside)
+        kept = (slot // BS) * value_stride + ((head - HEADS - KV) * BS + slot % BS) * WIDTH
+        store_vector(x, values, value_words, kept, d, inside, WIDTH, KIND)
 
 
 @triton.jit

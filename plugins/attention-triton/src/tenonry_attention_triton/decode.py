@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tenonry_attention_triton.kept import load_vectors
 from tenonry_attention_triton.scores import bounded, first_seen
 
 MAX_SPLITS = 64
@@ -15,16 +16,17 @@ MAX_SPLITS = 64
 
 @triton.jit(do_not_specialize=["width", "window", "chunk"])
 def decode_split(
-    q, keys, values, table, lengths, tokens, sinks, part, stats, out,
+    q, keys, values, key_words, value_words, table, lengths, tokens, sinks, part, stats, out,
     scale, softcap, width, window, chunk, key_stride, value_stride,
     HEADS: tl.constexpr, GROUP: tl.constexpr, LINES: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     V: tl.constexpr, VP: tl.constexpr, BS: tl.constexpr, TILE: tl.constexpr, CAPPED: tl.constexpr,
-    WHOLE: tl.constexpr, HAS_SINKS: tl.constexpr,
+    WHOLE: tl.constexpr, HAS_SINKS: tl.constexpr, KW: tl.constexpr, VW: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """A program per row, KV head and split: the unscaled sum of its values, f32, with its maximum and its total. WHOLE:
     the one split of a row is written to `out`, and nothing is joined.
 
-    LINES, DP and VP are GROUP, D and V rounded up to powers of two. Splits are of whole tiles, from the first key that
+    LINES, DP and VP are GROUP, D and V rounded up to powers of two; KW and VW elements of a kept key and value, see
+    `kept`. Splits are of whole tiles, from the first key that
     the row sees on; those without keys have the maximum −∞.
     """
     row = tl.program_id(0)
@@ -55,10 +57,8 @@ def decode_split(
         seen = (place < end) & (place >= first)
         block = tl.load(table + row * width + place // BS, mask=seen, other=0).to(tl.int64)
         slot = kv * BS + place % BS
-        key_lines = block * key_stride + slot * D
-        key = tl.load(
-            keys + key_lines[:, None] + d[None, :], mask=seen[:, None] & (d < D)[None, :], other=0.0
-        )
+        key_lines = block * key_stride + slot * KW
+        key = load_vectors(keys, key_words, key_lines, seen, query.dtype, D, DP, KW, KIND)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
         scores = bounded(scores, softcap, CAPPED)
         scores = tl.where(seen[None, :], scores, float("-inf"))
@@ -67,12 +67,8 @@ def decode_split(
         safe = tl.where(now == float("-inf"), 0.0, now)
         weights = tl.exp(scores - safe[:, None])
         old = tl.exp(best - safe)
-        value_lines = block * value_stride + slot * V
-        value = tl.load(
-            values + value_lines[:, None] + v[None, :],
-            mask=seen[:, None] & (v < V)[None, :],
-            other=0.0,
-        )
+        value_lines = block * value_stride + slot * VW
+        value = load_vectors(values, value_words, value_lines, seen, query.dtype, V, VP, VW, KIND)
         total = total * old + tl.sum(weights, 1)
         acc = acc * old[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
         best = now

@@ -8,11 +8,13 @@ import torch
 import triton
 
 from tenonry_attention_triton.decode import MAX_SPLITS, decode_join, decode_split
+from tenonry_attention_triton.kept import FLOATS, KINDS
 from tenonry_attention_triton.prefill import chunk_attention, write_slots
 
 if TYPE_CHECKING:
     from tenonry_attention_triton.plan import TritonPlan
     from tenonry_torch_base.attention.base import LayerCache, LayerSpec
+    from tenonry_torch_base.attention.kv_storage import KVStorage
 
 TILE_BYTES = 32 << 10  # keys and values of a tile
 SHARED_BYTES = 96 << 10  # of every card from sm_80 on
@@ -23,9 +25,12 @@ NARROW = 128  # sizes up to it leave registers for more queries
 class Shape:
     """Sizes of a layer as the kernels take them; powers of two where they need them."""
 
-    def __init__(self, spec: LayerSpec, itemsize: int, most_lines: int) -> None:
+    def __init__(self, spec: LayerSpec, itemsize: int, most_lines: int, storage: KVStorage) -> None:
         """`most_lines`: of prefill in 16 bits; see `most_chunk_lines`."""
         self.spec = spec
+        self.kept = {
+            "KW": storage.width(spec.key_size), "VW": storage.width(spec.value_size), "KIND": KINDS[storage.name],
+        }  # fmt: skip
         key_size, value_size = padded(spec.key_size), padded(spec.value_size)
         row_bytes = (key_size + value_size) * itemsize
         self.tile = min(64, max(16, 1 << (TILE_BYTES // row_bytes).bit_length() - 1))
@@ -37,6 +42,10 @@ class Shape:
         is_narrow = max(key_size, value_size) <= NARROW
         lines = (most_lines if is_half else 64) // (1 if is_narrow else 2 if is_half else 4)
         self.chunk_lines = max(lines, triton.next_power_of_2(group))
+        is_kept = self.kept["KIND"] != FLOATS
+        if is_kept:  # words are taken apart in registers
+            self.tile = min(self.tile, 32)
+            self.chunk_lines = max(self.chunk_lines // 2, triton.next_power_of_2(group))
         self.sizes = {
             "D": spec.key_size, "DP": key_size, "V": spec.value_size, "VP": value_size,
         }  # fmt: skip
@@ -47,15 +56,24 @@ class Shape:
 
         self.write_options = {"num_warps": 1}
         self.join_options = {"num_warps": 4}
-        self.decode_options = {"num_warps": 4, "num_stages": self.num_stages}
+        self.decode_options = {"num_warps": 8 if is_kept else 4, "num_stages": self.num_stages}
         # With the division at the end, a second stage of float32 spills.
-        self.whole_options = {"num_warps": 4, "num_stages": self.num_stages if is_half else 1}
+        self.whole_options = {
+            **self.decode_options,
+            "num_stages": self.num_stages if is_half else 1,
+        }
         # Products of float32 hold their operands in registers: more warps and narrower tiles, or they spill.
         self.chunk_tile = self.tile if is_half else 16
         self.chunk_options = {
             "num_warps": 8,
             "num_stages": min(2, self.num_stages) if is_half else 1,
         }
+
+    def words(self, cache: LayerCache) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V in 8 bits as words of two octets; others as they are."""
+        if self.kept["KIND"] == FLOATS:
+            return cache.key, cache.value
+        return cache.key.view(torch.int16), cache.value.view(torch.int16)
 
     @property
     def queries_per_tile(self) -> int:
@@ -86,9 +104,9 @@ def write(
     """`key` and `value` [T, heads, size], contiguous for each token, into their slots."""
     spec = shape.spec
     write_slots[len(key), spec.num_kv_heads](
-        key, value, plan.slots, cache.key, cache.value, cache.key.stride(0), cache.value.stride(0),
-        key.stride(0), value.stride(0), BS=plan.block_size, **shape.write_options,
-        **shape.sizes,
+        key, value, plan.slots, cache.key, cache.value, *shape.words(cache), cache.key.stride(0),
+        cache.value.stride(0), key.stride(0), value.stride(0), BS=plan.block_size, **shape.write_options,
+        **shape.sizes, **shape.kept,
     )  # fmt: skip
 
 
@@ -112,10 +130,12 @@ def decode(
         stats = torch.empty(lines, 2, dtype=torch.float32, device=query.device)
     given = out if sinks is None else sinks
     decode_split[rows.count, spec.num_kv_heads, splits](
-        query, cache.key, cache.value, rows.table, rows.lengths, rows.tokens, given, part, stats, out, spec.scaling,
+        query, cache.key, cache.value, *shape.words(cache), rows.table, rows.lengths, rows.tokens, given, part, stats,
+        out, spec.scaling,
         spec.softcap, rows.table.shape[1], spec.window, spec.chunk, cache.key.stride(0), cache.value.stride(0),
         LINES=shape.decode_lines, TILE=shape.tile, BS=plan.block_size, WHOLE=is_whole,
         HAS_SINKS=sinks is not None, **(shape.whole_options if is_whole else shape.decode_options), **shape.common,
+        **shape.kept,
     )  # fmt: skip
     if is_whole:
         return
@@ -138,10 +158,11 @@ def prefill(
     rows = plan.prefill
     tile_row, tile_at = plan.tiles(shape.queries_per_tile)
     chunk_attention[len(tile_row), spec.num_kv_heads](
-        query, cache.key, cache.value, rows.table, rows.lengths, rows.tokens, rows.counts, tile_row, tile_at,
+        query, cache.key, cache.value, *shape.words(cache), rows.table, rows.lengths, rows.tokens, rows.counts,
+        tile_row, tile_at,
         query if sinks is None else sinks, out, spec.scaling, spec.softcap, rows.table.shape[1], spec.window,
         spec.chunk, cache.key.stride(0), cache.value.stride(0), LINES=shape.chunk_lines, TILE=shape.chunk_tile,
-        BS=plan.block_size, HAS_SINKS=sinks is not None, **shape.chunk_options, **shape.common,
+        BS=plan.block_size, HAS_SINKS=sinks is not None, **shape.chunk_options, **shape.common, **shape.kept,
     )  # fmt: skip
 
 

@@ -45,9 +45,10 @@ def turn_and_write(
     query = qkv.new_empty(len(qkv), spec.num_heads, spec.key_size)
     between.turn_and_write[len(qkv), spec.num_heads + 2 * spec.num_kv_heads](
         qkv, cos, sin, qkv if norm is None else norm.weight, plan.slots, query, cache.key, cache.value,
-        0.0 if norm is None else norm.eps, qkv.stride(0), cache.key.stride(0), cache.value.stride(0),
+        *shape.words(cache), 0.0 if norm is None else norm.eps, qkv.stride(0), cache.key.stride(0),
+        cache.value.stride(0),
         HEADS=spec.num_heads, KV=spec.num_kv_heads, D=spec.key_size, DP=shape.sizes["DP"], ROTATED=cos.shape[-1],
-        BS=plan.block_size, NORMED=norm is not None, num_warps=1,
+        BS=plan.block_size, NORMED=norm is not None, WIDTH=shape.kept["KW"], KIND=shape.kept["KIND"], num_warps=1,
     )  # fmt: skip
     return query
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tenonry_attention_triton.kept import load_vectors, store_vector
 from tenonry_attention_triton.scores import bounded, first_seen
 
 
 @triton.jit
 def write_slots(
-    key, value, slots, keys, values, key_stride, value_stride, key_token, value_token,
+    key, value, slots, keys, values, key_words, value_words, key_stride, value_stride, key_token, value_token,
     D: tl.constexpr, DP: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, BS: tl.constexpr,
+    KW: tl.constexpr, VW: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """A program per token and KV head. `key_token`, `value_token`: elements from one token of the input to the next."""
     token = tl.program_id(0).to(tl.int64)
@@ -22,17 +24,19 @@ def write_slots(
     v = tl.arange(0, VP)
     new_key = tl.load(key + token * key_token + head * D + d, mask=d < D)
     new_value = tl.load(value + token * value_token + head * V + v, mask=v < V)
-    tl.store(keys + slot // BS * key_stride + place * D + d, new_key, mask=d < D)
-    tl.store(values + slot // BS * value_stride + place * V + v, new_value, mask=v < V)
+    key_line = slot // BS * key_stride + place * KW
+    value_line = slot // BS * value_stride + place * VW
+    store_vector(new_key, keys, key_words, key_line, d, d < D, KW, KIND)
+    store_vector(new_value, values, value_words, value_line, v, v < V, VW, KIND)
 
 
 @triton.jit(do_not_specialize=["width", "window", "chunk"])
 def chunk_attention(
-    q, keys, values, table, lengths, tokens, counts, tile_row, tile_at, sinks, out,
+    q, keys, values, key_words, value_words, table, lengths, tokens, counts, tile_row, tile_at, sinks, out,
     scale, softcap, width, window, chunk, key_stride, value_stride,
     HEADS: tl.constexpr, GROUP: tl.constexpr, LINES: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     V: tl.constexpr, VP: tl.constexpr, BS: tl.constexpr, TILE: tl.constexpr, CAPPED: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
+    HAS_SINKS: tl.constexpr, KW: tl.constexpr, VW: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """A program per KV head and tile of LINES // GROUP neighbouring queries of a row, with all heads of the group.
 
@@ -71,12 +75,8 @@ def chunk_attention(
         inside = (place < end) & (place >= first_seen(length - count + at, window, chunk))
         block = tl.load(table + row * width + place // BS, mask=inside, other=0).to(tl.int64)
         slot = kv * BS + place % BS
-        key_lines = block * key_stride + slot * D
-        key = tl.load(
-            keys + key_lines[:, None] + d[None, :],
-            mask=inside[:, None] & (d < D)[None, :],
-            other=0.0,
-        )
+        key_lines = block * key_stride + slot * KW
+        key = load_vectors(keys, key_words, key_lines, inside, asked.dtype, D, DP, KW, KIND)
         scores = tl.dot(asked, tl.trans(key), input_precision="ieee") * scale
         scores = bounded(scores, softcap, CAPPED)
         seen = (
@@ -89,12 +89,8 @@ def chunk_attention(
         safe = tl.where(now == float("-inf"), 0.0, now)
         weights = tl.exp(scores - safe[:, None])
         old = tl.exp(best - safe)
-        value_lines = block * value_stride + slot * V
-        value = tl.load(
-            values + value_lines[:, None] + v[None, :],
-            mask=inside[:, None] & (v < V)[None, :],
-            other=0.0,
-        )
+        value_lines = block * value_stride + slot * VW
+        value = load_vectors(values, value_words, value_lines, inside, asked.dtype, V, VP, VW, KIND)
         total = total * old + tl.sum(weights, 1)
         acc = acc * old[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
         best = now

@@ -14,12 +14,7 @@ import torch
 from tenonry_torch_base.conflicts import Conflicts
 
 AUTO = "auto"  # the setting `kv_cache_dtype` that keeps floats
-CONFLICTS = Conflicts(
-    "kv_cache_dtype",
-    {
-        "device": "K and V are kept in 8 bits on the CPU alone; use --device cpu, or leave --kv-cache-dtype out"
-    },
-)
+CONFLICTS = Conflicts("kv_cache_dtype")
 SCALE = torch.bfloat16  # its range is that of float32
 TINY = torch.finfo(SCALE).tiny
 
