@@ -545,7 +545,8 @@ ON_CUDA = {
     "layers with state (Mamba, Kimi Linear, Bamba)": (MEASURED, TORCH),
     "tables that follow the sequence length": ("not measured", "kernels"),
     "other structures than Llama's (MLA, sinks, experts)": (MEASURED, TORCH),
-    "`kv_cache_dtype` in 8 bits": ("not measured", "torch's operations, attention backend `sdpa`"),
+    "`kv_cache_dtype` in 8 bits": ("not measured", "kernels, graphs"),
+    "`quantization`, quantised checkpoints": ("not measured", "kernels, graphs"),
     "`tensor_parallel_size`, `pipeline_parallel_size`": ("not measured", "kernels"),
     "`enable_expert_parallel`": ("not measured", TORCH),
     "`enforce_eager`": (MEASURED, "attention kernels, the model's own code"),
@@ -586,6 +587,9 @@ def compatibility_page() -> str:
         parts.append(f"| `{row}` | {' | '.join(cells)} |")
     for part in OWN:
         parts += [f"\n## `{part.setting}`\n", f"In effect: {CONDITIONS[part.setting].when}.\n"]
+        if not part.given:
+            parts.append("No setting excludes it by itself.")
+            continue
         parts += ["| does not go with | when | why, and what to use |", "|---|---|---|"]
         parts += [
             f"| `{name}` | {CONDITIONS[name].when} | {reason} |"

@@ -21,11 +21,12 @@ from tenonry_attention_triton import between, launch, parts
 from tenonry_attention_triton.decode import MAX_SPLITS, decode_join, decode_split
 from tenonry_attention_triton.prefill import chunk_attention, write_slots
 from tenonry_torch_base.attention.base import LayerSpec
+from tenonry_torch_base.attention.kv_storage import STORAGES
 
 TOOL = next(Path(triton.__file__).parent.rglob("bin/cuobjdump"), None)
 BLOCK_SIZE = 16
 HIDDEN = 4096
-# Name → data type, query heads, KV heads, key size, value size, more of the spec.
+# Name → data type, query heads, KV heads, key size, value size, more of the spec. The last word: how K/V are kept.
 SHAPES = {
     "llama": ("bf16", 32, 8, 128, 128, {}),
     "gpt-oss": ("bf16", 64, 8, 64, 64, {"sinks": True, "window": 128}),
@@ -34,7 +35,11 @@ SHAPES = {
     "float32": ("fp32", 32, 8, 128, 128, {}),
     "wide float32": ("fp32", 8, 4, 256, 256, {"softcap": 50.0}),
 }
+SHAPES |= {
+    f"{name} {kept}": SHAPES[name] for name in ("llama", "gemma") for kept in ("int8", "fp8")
+}
 ITEMSIZE = {"bf16": 2, "fp32": 4}
+TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 INTEGERS = {
     "window",
     "chunk",
@@ -46,12 +51,21 @@ INTEGERS = {
     "value_token",
     "qkv_token",
     "inner",
+    "rows",
+    "outputs",
+    "x_row",
 }
 POINTERS_TO = {
     "table": "i32", "lengths": "i32", "tokens": "i32", "counts": "i32", "tile_row": "i32", "tile_at": "i32",
-    "slots": "i64", "part": "fp32", "stats": "fp32",
+    "slots": "i64", "key_words": "i16", "value_words": "i16", "packed": "u8", "scales": "fp32", "zeros": "fp32",
+    "part": "fp32", "stats": "fp32",
 }  # fmt: skip
-FREE = {"window", "chunk", "width", "splits"}  # not specialised by the launcher
+FREE = {"window", "chunk", "width", "splits", "rows"}  # not specialised by the launcher
+
+
+def kept_of(name):
+    word = name.rpartition(" ")[2]
+    return word if word in STORAGES else "auto"
 
 
 def kernels(arch, name):
@@ -61,11 +75,19 @@ def kernels(arch, name):
         name=name, index=0, num_heads=heads, num_kv_heads=kv, key_size=key_size, value_size=value_size,
         scaling=0.1, **more,
     )  # fmt: skip
-    shape = launch.Shape(spec, ITEMSIZE[dtype], launch.most_chunk_lines(arch // 10))
+    storage = STORAGES[kept_of(name)](TYPES[dtype])
+    shape = launch.Shape(spec, ITEMSIZE[dtype], launch.most_chunk_lines(arch // 10), storage)
     blocks = {"BS": BLOCK_SIZE}
     sinks = {"HAS_SINKS": spec.sinks}
-    yield "write", write_slots, {**blocks, **shape.sizes}, shape.write_options
-    split = {"LINES": shape.decode_lines, "TILE": shape.tile, **blocks, **sinks, **shape.common}
+    yield "write", write_slots, {**blocks, **shape.sizes, **shape.kept}, shape.write_options
+    split = {
+        "LINES": shape.decode_lines,
+        "TILE": shape.tile,
+        **blocks,
+        **sinks,
+        **shape.common,
+        **shape.kept,
+    }
     yield "split", decode_split, {"WHOLE": False, **split}, shape.decode_options
     yield "whole", decode_split, {"WHOLE": True, **split}, shape.whole_options
     join = {"HEADS": heads, "V": value_size, "VP": shape.sizes["VP"], "MOST": MAX_SPLITS, **sinks}
@@ -76,6 +98,7 @@ def kernels(arch, name):
         **blocks,
         **sinks,
         **shape.common,
+        **shape.kept,
     }
     yield "chunk", chunk_attention, chunk, shape.chunk_options
     if key_size != value_size:
@@ -87,6 +110,8 @@ def kernels(arch, name):
         "DP": shape.sizes["DP"],
         "ROTATED": key_size,
         "NORMED": True,
+        "WIDTH": shape.kept["KW"],
+        "KIND": shape.kept["KIND"],
     }
     yield "turn", between.turn_and_write, {**turn, **blocks}, {"num_warps": 1}
     norm = {"SIZE": HIDDEN, "PADDED": HIDDEN, "ADDS": True}
@@ -94,7 +119,7 @@ def kernels(arch, name):
     yield "gate", between.gate, {"BLOCK": parts.GATE_BLOCK}, {"num_warps": 4}
 
 
-def signature(function, constants, dtype):
+def signature(function, constants, dtype, kept):
     types = {}
     for name in function.arg_names:
         if name in constants:
@@ -103,14 +128,16 @@ def signature(function, constants, dtype):
             types[name] = "i32"
         elif name in {"scale", "softcap", "eps"}:
             types[name] = "fp32"
+        elif name in {"keys", "values"}:
+            types[name] = f"*{dtype if kept == 'auto' else 'u8'}"
         else:
             types[name] = f"*{POINTERS_TO.get(name, dtype)}"
     return types
 
 
-def compiled(arch, function, constants, options, dtype):
+def compiled(arch, function, constants, options, dtype, kept="auto"):
     names = function.arg_names
-    types = signature(function, constants, dtype)
+    types = signature(function, constants, dtype, kept)
     # Pointers and strides are divisible by 16, as the launcher finds them.
     aligned = {
         (place,): [["tt.divisibility", 16]]
@@ -148,5 +175,7 @@ if __name__ == "__main__":
     arch, *wanted = sys.argv[1:]
     for shape in wanted or SHAPES:
         for name, *kernel in kernels(int(arch), shape):
-            found[f"{name} {shape}"] = used(compiled(int(arch), *kernel, SHAPES[shape][0]))
+            found[f"{name} {shape}"] = used(
+                compiled(int(arch), *kernel, SHAPES[shape][0], kept_of(shape))
+            )
     print(json.dumps(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from cases import CASES, PARTS
+from cases import CASES, COMPILED_MATRICES, MATRICES, PARTS
 from programs import run
 
 pytestmark = [
@@ -23,6 +23,8 @@ SMALLEST_SHARED = 99 << 10  # bytes that a program may have on every card from s
 MOST_REGISTERS = {
     "write": 32, "split": 128, "whole": 128, "join": 64, "chunk": 255, "turn": 64, "norm": 64, "gate": 40,
 }  # fmt: skip
+MOST_IN_8_BITS = MOST_REGISTERS | {"write": 40}
+MOST_OF_MATRICES = 192
 MOST_LAUNCHES = 9  # of a layer in a decoding step
 
 
@@ -48,6 +50,37 @@ def test_a_kernel_between_matrix_products_equals_float64(part_errors, case):
 
 
 @pytest.fixture(scope="module")
+def matrix_errors():
+    return run("interpreted_matrices.py", interpreted=True)
+
+
+@pytest.mark.parametrize("case", MATRICES)
+def test_a_product_with_a_quantised_matrix_equals_float64(matrix_errors, case):
+    assert matrix_errors[case] <= LIMITS[MATRICES[case][3]]
+
+
+def test_a_model_serves_quantised_weights_with_the_kernel():
+    """Q, K and V together, output, gate and up together, down, and the head."""
+    found = run("interpreted_quantised.py", interpreted=True)
+    assert found == {"int4": [4] * 5, "int8": [8] * 5}
+
+
+@pytest.mark.parametrize(
+    "arch",
+    ["90", *(pytest.param(arch, marks=pytest.mark.nightly) for arch in ("80", "100", "120"))],
+)
+def test_products_with_quantised_matrices_compile_without_spills(arch):
+    found = run("compiled_matrices.py", arch, interpreted=False)
+    assert found.keys() == COMPILED_MATRICES.keys()
+    for name, used in found.items():
+        assert used["spills"] == 0, name
+        assert used["registers"] <= MOST_OF_MATRICES, name
+        assert used["shared"] <= SMALLEST_SHARED, name
+        assert used["wide loads"], name
+        assert used["products"] or "float32" in name, name
+
+
+@pytest.fixture(scope="module")
 def model():
     return run("interpreted_model.py", interpreted=True)
 
@@ -59,16 +92,41 @@ def test_a_model_generates_the_tokens_of_the_reference_backend(model, way):
     assert len({tuple(step) for step in model[way]}) > 1
 
 
+def test_a_model_with_kv_in_8_bits_does_so_as_well(model):
+    assert model["triton-layers int8"] == model["sdpa int8"]
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return run("interpreted_kept.py", interpreted=True)
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_vectors_in_8_bits_are_those_of_torch(kept, kind):
+    """To the bit, subnormal numbers and ties included; what is not finite stays so."""
+    assert kept[kind] == {"written": True, "read": True, "not finite": True}
+
+
 def test_a_layer_takes_nine_launches(model):
     """In a step of so many rows that no row's keys are split; splits are joined by a tenth."""
     assert model["launches"] <= MOST_LAUNCHES
 
 
-COMPILED = [("90", "llama"), ("90", "float32")]
+COMPILED = [("90", "llama"), ("90", "float32"), ("80", "llama fp8")]
 AT_NIGHT = [
     (arch, shape)
     for arch in ("80", "90", "100", "120")
-    for shape in ("llama", "gpt-oss", "gemma", "mla", "float32", "wide float32")
+    for shape in (
+        "llama",
+        "gpt-oss",
+        "gemma",
+        "mla",
+        "float32",
+        "wide float32",
+        "llama int8",
+        "llama fp8",
+        "gemma fp8",
+    )
     if (arch, shape) not in COMPILED
 ]
 
@@ -84,8 +142,9 @@ def test_kernels_compile_without_spills(arch, shape):
         kernel = name.partition(" ")[0]
         assert used["spills"] == 0, name
         assert used["shared"] <= SMALLEST_SHARED, name
-        if shape == "llama":
-            assert used["registers"] <= MOST_REGISTERS[kernel], name
+        if shape.startswith("llama"):
+            most = MOST_REGISTERS if shape == "llama" else MOST_IN_8_BITS
+            assert used["registers"] <= most[kernel], name
         if kernel in {"split", "whole", "chunk"}:
             assert used["wide loads"], name
             assert used["products"] or "float32" in shape, name

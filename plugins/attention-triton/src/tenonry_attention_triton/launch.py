@@ -45,7 +45,8 @@ class Shape:
         is_kept = self.kept["KIND"] != FLOATS
         if is_kept:  # words are taken apart in registers
             self.tile = min(self.tile, 32)
-            self.chunk_lines = max(self.chunk_lines // 2, triton.next_power_of_2(group))
+            lines = 64 if is_narrow and is_half else lines // 2
+            self.chunk_lines = max(lines, triton.next_power_of_2(group))
         self.sizes = {
             "D": spec.key_size, "DP": key_size, "V": spec.value_size, "VP": value_size,
         }  # fmt: skip

@@ -21,7 +21,7 @@ def layer_for(
 
     All are floats where torch does not multiply bytes.
     """
-    if not multiplies_bytes():
+    if not multiplies_bytes(weight.values.device):
         return FloatLinear(weight, bias, dtype)
     if weight.bits == 4:
         made = linear4(weight, bias, dtype)

@@ -30,15 +30,21 @@ TINY = 1e-30
 
 def refusal8(device: torch.device, dtype: torch.dtype) -> str | None:
     """Reason why there are no such layers here; None if there are."""
+    if device.type == "cuda":  # with kernels of the attention backend's distribution
+        return None
     if device.type != "cpu":
-        return f"its layers compute on the CPU, not on {device.type}"
+        return f"its layers compute on the CPU and on CUDA, not on {device.type}"
     if dtype not in TYPES:
         return f"its layers compute in float32 or bfloat16, not in {dtype}"
     return None
 
 
-def multiplies_bytes() -> bool:
-    """Return True if oneDNN is available, the processor has VNNI, and ATEN_CPU_CAPABILITY does not disable it."""
+def multiplies_bytes(device: torch.device | None = None) -> bool:
+    """Return True on a CPU if oneDNN is available, the processor has VNNI, and ATEN_CPU_CAPABILITY does not disable
+    it.
+    """
+    if device is not None and device.type != "cpu":
+        return False
     if not (torch.backends.mkldnn.is_available() and hasattr(_ONEDNN, "qlinear_pointwise")):
         return False
     has_vnni = torch.cpu._is_vnni_supported()  # noqa: SLF001 - it has no public name
@@ -51,7 +57,8 @@ def linear8(
     """Linear layer of a matrix; None if it has other scales than one per output."""
     if weight.num_groups != 1 or weight.zeros is not None:
         return None
-    return Linear8(weight, bias, dtype) if multiplies_bytes() else FloatLinear(weight, bias, dtype)
+    is_fast = multiplies_bytes(weight.values.device)
+    return Linear8(weight, bias, dtype) if is_fast else FloatLinear(weight, bias, dtype)
 
 
 class FloatLinear(QuantisedLinear):

@@ -59,6 +59,17 @@ class QuantisedWeight:
         count = self.values.numel() * self.bits // 8 + 4 * self.scales.numel()
         return count if self.zeros is None else count + self.zeros.nbytes
 
+    def to(self, device: torch.device) -> Self:
+        """The same on a device."""
+        zeros, group_of = self.zeros, self.group_of
+        return replace(
+            self,
+            values=self.values.to(device),
+            scales=self.scales.to(device),
+            zeros=None if zeros is None else zeros.to(device),
+            group_of=None if group_of is None else group_of.to(device),
+        )
+
     def dequantised(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The matrix as numbers, rounded to `dtype` once."""
         rows, columns = self.shape

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.attention.groups import LayerGroup
     from tenonry_torch_base.buffers import StepBuffers
     from tenonry_torch_base.parallel.groups import Parallel
-    from tenonry_torch_base.quantisations import Quantisation
+    from tenonry_torch_base.quantisations import Quantisation, QuantisedLinear
     from tenonry_torch_base.step_kernels import BestAllowedKernel
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.fuse.quantised import MatrixKernels
@@ -76,6 +76,7 @@ class LoadedModel:
         self.chosen_kernels = "Step kernels: none, torch alone computes"
         self.passes = PassReport()
         self.quantisation: Quantisation | None = None
+        self.quantised_layers: Sequence[QuantisedLinear] = ()
         self.best_allowed: BestAllowedKernel | None = None  # search for tokens of grammars
         self.matrix_kernels: MatrixKernels | None = None  # of its quantised matrices
         self.make_pass: Callable[..., Any] | None = None  # instead of the runner's `ForwardPass`

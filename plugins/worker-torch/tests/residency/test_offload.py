@@ -24,7 +24,9 @@ def model():
     module["b"].weight = nn.Parameter(merged[5:], requires_grad=False)
     module["c"].register_buffer("table", torch.randn(11).bfloat16(), persistent=False)
     module["d"] = module["c"]
-    return SimpleNamespace(module=module.requires_grad_(False), device=DEVICE), merged
+    return SimpleNamespace(
+        module=module.requires_grad_(False), device=DEVICE, quantised_layers=()
+    ), merged
 
 
 @pytest.mark.parametrize("block_bytes", [1, 100, 1 << 20])
@@ -37,6 +39,25 @@ def test_views_ties_and_buffers_return_to_their_places(block_bytes):
     assert offloaded.restore() is held
     assert all(torch.equal(now, then) for now, then in zip(objects, before, strict=True))
     assert held.module["a"].weight.data_ptr() == merged.data_ptr()
+
+
+class Layer:
+    __slots__ = ("scale", "values")
+
+    def __init__(self):
+        self.scale = 2.0
+        self.values = torch.arange(9.0)
+
+
+def test_quantised_layers_outside_of_modules_leave_as_well():
+    held, _ = model()
+    held.quantised_layers = [Layer(), SimpleNamespace(weight=torch.ones(3), bias=None)]
+    offloaded = OffloadedModel(held)
+    first, second = held.quantised_layers
+    assert not storages_of([first.values, second.weight])
+    offloaded.restore()
+    assert torch.equal(first.values, torch.arange(9.0))
+    assert torch.equal(second.weight, torch.ones(3))
 
 
 def test_each_storage_counts_once():

@@ -37,7 +37,7 @@ class MatrixKernels(Protocol):
 class QuantisedPacking:
     """Packing of one model; what stays as floats is left as it is.
 
-    `num_layers` and `num_bytes`: number and size of the quantised matrices.
+    `num_layers` and `num_bytes`: number and size of the quantised matrices, `layers` those of all.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class QuantisedPacking:
         self.quantisation = quantisation
         self.dtype = dtype
         self.is_at_load = quantisation.config is None
+        self.layers: list[QuantisedLinear] = []
         self.num_layers = 0
         self.num_bytes = 0
         self.num_left = 0
@@ -72,7 +73,12 @@ class QuantisedPacking:
         """Stored matrices of all sources; none if one has floats."""
         laid_out = [each.stored for each in sources if isinstance(each, StoredLinear)]
         found = [vars(module).pop(STORED_WEIGHT, None) for module in sources]
-        weights = [weight for weight in (*laid_out, *found) if weight is not None]
+        on_device = [
+            weight.to(module.weight.device)
+            for weight, module in zip(found, sources, strict=True)
+            if weight is not None
+        ]
+        weights = [*laid_out, *on_device]
         return weights if len(weights) == len(found) else []
 
     def _linear(
@@ -92,6 +98,7 @@ class QuantisedPacking:
             return self._left(sources)
         for module in sources:
             take_weight(module)
+        self.layers += layers
         self.num_layers += 1
         self.num_bytes += sum(weight.num_bytes for weight in weights)
         return layers[0] if len(layers) == 1 else SideBySide(layers)

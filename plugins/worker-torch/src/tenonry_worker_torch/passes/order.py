@@ -40,6 +40,7 @@ ORDER = (
     NAMED,
     "adapters",
     "matrix-kernels",
+    "triton-matrices",
     "quantisation",
     "packing",
     "kernels",

@@ -63,7 +63,11 @@ class Quantise(WeightPass):
     }
 
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
-        return "the weights are floats" if facts.quantisation is None else None
+        if facts.quantisation is None:
+            return "the weights are floats"
+        if model.device.type != "cpu" and model.matrix_kernels is None:
+            return "there are no kernels for quantised matrices"
+        return None
 
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
         quantisation: Quantisation = facts.quantisation  # type: ignore[assignment] - `why_not` looked
@@ -83,5 +87,6 @@ class Quantise(WeightPass):
             lean.pack(packing)
         facts.checks.allow(quantisation.tolerance)
         model.quantisation = quantisation
+        model.quantised_layers = packing.layers
         logger.info("Quantisation %s: %s", quantisation.name, packing.text)
         return f"{quantisation.name}: {packing.text}"

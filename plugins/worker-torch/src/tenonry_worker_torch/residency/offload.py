@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from tenonry_torch_base.quantisations import QuantisedLinear
     from tenonry_worker_torch.loaded_model import LoadedModel
 
 BLOCK_BYTES = 256 << 20  # a power of two: torch rounds pinned memory up to one
@@ -25,7 +26,8 @@ class OffloadedModel:
     def __init__(self, model: LoadedModel, block_bytes: int = BLOCK_BYTES) -> None:
         """Copies the weights to main memory, and frees them on the device."""
         self.model = model
-        self._storages = storages_of(tensors_of(model.module))
+        held = (tensor for layer in model.quantised_layers for tensor in vars_of(layer))
+        self._storages = storages_of([*tensors_of(model.module), *held])
         self._sizes = [storage.nbytes() for storage in self._storages]
         self._host = host_memory(sum(self._sizes), block_bytes, pinned=model.device.type == "cuda")
         for host, device in self._pieces():
@@ -63,6 +65,13 @@ def tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
     """Parameters and buffers of a module."""
     yield from module.parameters()
     yield from module.buffers()
+
+
+def vars_of(layer: QuantisedLinear) -> Iterator[torch.Tensor]:
+    """Tensors of a quantised layer, which no module has."""
+    slots = [name for kind in type(layer).__mro__ for name in getattr(kind, "__slots__", ())]
+    values = (getattr(layer, name, None) for name in [*slots, *getattr(layer, "__dict__", ())])
+    yield from (value for value in values if isinstance(value, torch.Tensor))
 
 
 def storages_of(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:

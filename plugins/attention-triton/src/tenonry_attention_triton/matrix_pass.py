@@ -1,0 +1,44 @@
+"""Model pass that chooses Triton kernels for quantised matrices. Worker process.
+
+Quantised layers are made by the pass `quantisation`, which comes later.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from tenonry_attention_triton.backend import TritonBackend
+from tenonry_worker_torch.passes.model_pass import ModelPass
+
+if TYPE_CHECKING:
+    from tenonry_worker_torch.changes import Changes
+    from tenonry_worker_torch.loaded_model import LoadedModel
+    from tenonry_worker_torch.passes.model_pass import PassFacts
+
+logger = logging.getLogger("tenonry.worker")
+
+
+class TritonMatrixPass(ModelPass):
+    """See the module. Without it weights are dequantised as they are loaded."""
+
+    name = "triton-matrices"
+    changes_module = False
+
+    def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
+        if facts.quantisation is None:
+            return "the weights are floats"
+        reason = TritonBackend.refusal((), model.dtype, model.device)
+        if reason is not None:
+            reason = reason.partition("; use ")[0]
+            logger.info("No Triton kernels for quantised matrices, they become floats: %s", reason)
+        return reason
+
+    def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
+        from tenonry_attention_triton.matrices import TritonMatrices
+
+        changes.set(model, "matrix_kernels", TritonMatrices(model.device, model.dtype))
+        return "for few rows"
+
+    def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
+        return True
