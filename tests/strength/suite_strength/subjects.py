@@ -24,8 +24,14 @@ PACKAGES = {
 LEFT_OUT = {"tenonry_scheduling.validator"}
 # Tests that most likely notice a change of a module, by the end of its name: they come first, and none is left out.
 CONCERNED = {
-    "adapters": ("test_a_step_has_at_most_max_loras_adapters",),
-    "encoder": ("test_a_step_encodes_at_most_max_encoder_tokens",),
+    "adapters": (
+        "test_requests_that_cannot_share_a_step_take_turns",
+        "test_a_step_has_at_most_max_loras_adapters",
+    ),
+    "encoder": (
+        "test_requests_that_cannot_share_a_step_take_turns",
+        "test_a_step_encodes_at_most_max_encoder_tokens",
+    ),
     "grammars": ("test_rows_with_a_grammar_wait_for_it_and_for_their_tokens",),
     "lookups": ("test_hits_are_those_that_requests_start_with",),
     "rank_transfers": ("test_a_kv_connector_changes_no_token",),

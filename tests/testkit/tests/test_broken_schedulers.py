@@ -20,6 +20,7 @@ from tenonry.step import NO_ROWS, Adapter, NewRow
 from tenonry_kvcache import KVCacheManager
 from tenonry_kvcache.windows import WindowTables
 from tenonry_scheduling import BaseScheduler
+from tenonry_scheduling.adapters import AdapterLimit
 from tenonry_scheduling.whole import WholePieces
 from tenonry_testkit.fakes import FakeKVError, ReferenceScheduler, SimpleBlocks
 from tenonry_testkit.outcomes import failing_tests
@@ -260,6 +261,23 @@ class WantsRoomToSpare(ReferenceScheduler):
         if request.max_total_tokens > self._longest_sequence:
             raise RequestError("the request is too long", "max_tokens")
         super().add_request(request)
+
+
+class KeepsAdapters(ReferenceScheduler):
+    """An adapter counts for ever, whose requests have ended."""
+
+    caught_by = "test_requests_that_cannot_share_a_step_take_turns"
+
+    class Limit(AdapterLimit):
+        __slots__ = ()
+
+        def leave(self, request):
+            pass
+
+    def __init__(self, context):
+        super().__init__(context)
+        if self.lifecycle.adapters is not None:
+            self.lifecycle.adapters.__class__ = self.Limit
 
 
 class HandsOutABlockTwice(ReferenceScheduler):

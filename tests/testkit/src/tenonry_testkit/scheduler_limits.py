@@ -1,14 +1,18 @@
-"""Tests of the scheduler suite about requests that reach a limit exactly. Test process."""
+"""Tests of the scheduler suite about requests that reach a limit, alone or together. Test process."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Protocol
 
+import pytest
+
 from tenonry.outputs import FinishReason
+from tenonry.step import Adapter
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.rules import RIGHT_ENDING, expect
 from tenonry_testkit.spec import HarnessSpec
-from tenonry_testkit.traffic import Send, send
+from tenonry_testkit.traffic import Abort, Send, Turn, play, send
 
 WHOLE = (("enable_chunked_prefill", False),)
 # Engines, and a request that just fits: the budget of a step, the pool, the longest sequence.
@@ -22,6 +26,20 @@ JUST_FITS: dict[str, tuple[HarnessSpec, Send]] = {
     "one row, one token at a time": (
         HarnessSpec(max_num_seqs=1, max_num_batched_tokens=1, num_blocks=5, max_model_len=20),
         Send(length=15, max_tokens=6),
+    ),
+}
+
+
+ADAPTERS = (Adapter("a", "1"), Adapter("b", "1"), None, Adapter("a", "2"), Adapter("a", "1"))
+# Engines, and requests that cannot all share a step.
+TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
+    "adapters": (
+        HarnessSpec(num_blocks=40, config=(("max_loras", 1),)),
+        [Send(family=number, adapter=adapter) for number, adapter in enumerate(ADAPTERS)],
+    ),
+    "images": (
+        HarnessSpec(num_blocks=40, config=(("max_images", 4), ("max_encoder_tokens", 6))),
+        [Send(family=number, length=16, images=(5, 4)) for number in range(5)],
     ),
 }
 
@@ -47,3 +65,17 @@ class LimitSuite:
                 how = entry.finished
                 served = how is not None and how.reason is FinishReason.LENGTH
                 expect(served, RIGHT_ENDING, "{} fits {}, but ended with {}", entry, name, how)
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_requests_that_cannot_share_a_step_take_turns(self: _Engines, depth: int) -> None:
+        """Adapters and images come and go: each request gets its turn, together, one by one, and after an abort."""
+        for spec, asks in TAKE_TURNS.values():
+            harness = self.harness(dataclasses.replace(spec, depth=depth))
+            for together in (5, 1, 2):
+                for number, ask in enumerate(asks, 1):
+                    send(harness, ask)
+                    if number % together == 0:
+                        harness.drain()
+                harness.drain()
+            play(harness, [*asks, Turn(2), Abort(0), Turn(1), Abort(2), *asks])
+            harness.drain()
