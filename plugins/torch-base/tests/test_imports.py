@@ -13,6 +13,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 
 from tenonry_torch_base import imports
 from tenonry_torch_base.imports import importing
@@ -142,6 +143,18 @@ class TestTransformers:
         assert fsdp.__name__ not in sys.modules
         monkeypatch.setitem(sys.modules, fsdp.__name__, fsdp)
         assert isinstance(module.CPUOffloadPolicy(pin_memory=False), fsdp.CPUOffloadPolicy)
+
+    def test_adapters_of_transformers_import_accelerate_with_their_first_call(
+        self, finder, monkeypatch
+    ):
+        accelerate = pytest.importorskip("accelerate")
+        monkeypatch.delitem(sys.modules, "accelerate")
+        monkeypatch.delitem(sys.modules, "accelerate.utils", raising=False)
+        module = executed(finder, "transformers.integrations.peft")
+        assert "accelerate" not in sys.modules
+        monkeypatch.setitem(sys.modules, "accelerate", accelerate)
+        model = torch.nn.Linear(1, 1)
+        assert module.dispatch_model(model, device_map={"": "cpu"}) is model
 
     def test_imports_within_functions_are_as_usual(self, finder):
         """Such as of a class that is only compared with."""

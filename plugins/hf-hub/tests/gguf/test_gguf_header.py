@@ -7,8 +7,8 @@ import struct
 import tracemalloc
 
 import pytest
+from gguf import GGML_QUANT_SIZES, GGUFReader
 from gguf import GGMLQuantizationType as Kind
-from gguf import GGUFReader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +16,7 @@ from tenonry.errors import ModelError
 from tenonry_hf_hub.gguf import header
 from tenonry_hf_hub.gguf.header import is_gguf, read_header
 from tenonry_hf_hub.gguf.tensors import read_tensors
+from tenonry_hf_hub.gguf.types import TYPES
 from tenonry_testkit.gguf_files import write
 
 NO_TENSORS = 16  # where the number of tensors ends
@@ -35,6 +36,14 @@ def test_tensors_stand_where_the_library_finds_them(model_file):
         assert mine.kind == tensor.tensor_type.name
         assert mine.shape == tuple(reversed(tensor.shape.tolist()))
         assert (mine.begin, mine.end - mine.begin) == (tensor.data_offset, tensor.n_bytes)
+
+
+def test_types_are_those_of_the_library():
+    known = {int(kind): (kind.name, *sizes) for kind, sizes in GGML_QUANT_SIZES.items()}
+    assert {number: known[number] for number in TYPES if number in known} == {
+        number: tuple(each) for number, each in TYPES.items() if number in known
+    }
+    assert {0, 1, 2, 3, 6, 7, 8, 12, 13, 14, 30} <= TYPES.keys() & known.keys()
 
 
 def test_metadata_are_those_of_the_library(model_file):

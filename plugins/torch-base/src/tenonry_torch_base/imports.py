@@ -42,6 +42,7 @@ TRAINING = {
     "transformers.distributed.fsdp",
     "transformers.generation.utils",
     "transformers.integrations.accelerate",
+    "transformers.integrations.peft",
     "transformers.modeling_utils",
 }
 ON_CALL = {

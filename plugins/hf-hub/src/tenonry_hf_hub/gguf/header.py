@@ -1,8 +1,7 @@
 """Reads the header of a GGUF file: metadata, and the table of tensors. Any process.
 
 The library `gguf` has a reader, too. It trusts every count of the file, and makes an array of each element, which takes
-seconds for a vocabulary; here each length is compared with the rest of the file before it is used. The types and their
-block sizes are the library's.
+seconds for a vocabulary; here each length is compared with the rest of the file before it is used.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from tenonry.errors import ModelError
+from tenonry_hf_hub.gguf.types import TYPES, BlockType
 
 WEIGHTS = "model.gguf"  # in the folder that is made of a file
 MAGIC = b"GGUF"
@@ -241,16 +241,11 @@ def _refuse_overlap(path: Path, tensors: dict[str, TensorEntry]) -> None:
             )
 
 
-def _type(path: Path, name: str, number: int) -> tuple[str, int, int]:
-    """Name, elements and bytes of a block. Raises ModelError."""
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    try:
-        kind = GGMLQuantizationType(number)
-        per_block, block_bytes = GGML_QUANT_SIZES[kind]
-    except (ValueError, KeyError):
+def _type(path: Path, name: str, number: int) -> BlockType:
+    """Raises ModelError."""
+    found = TYPES.get(number)
+    if found is None:
         raise ModelError(
-            f"{path}: tensor {name} is of type {number}, which the installed gguf does not know; pip install -U gguf, "
-            "or take a file of another kind, such as Q8_0"
-        ) from None
-    return kind.name, per_block, block_bytes
+            f"{path}: tensor {name} is of type {number}, which is not known; take a file of another kind, such as Q8_0"
+        )
+    return found
