@@ -99,9 +99,10 @@ def _some(found: dict[str, StoredTensor]) -> str:
 class StoredSlice:
     """One tensor of a safetensors file, read as a whole whenever it is indexed."""
 
-    __slots__ = ("_tensor",)
+    __slots__ = ("_name", "_tensor")
 
-    def __init__(self, tensor: StoredTensor) -> None:
+    def __init__(self, name: str, tensor: StoredTensor) -> None:
+        self._name = name
         self._tensor = tensor
 
     def get_shape(self) -> list[int]:
@@ -120,7 +121,10 @@ class StoredSlice:
             while rest:
                 count = file.readinto(rest)
                 if not count:
-                    raise ModelError(f"{tensor.file} ended before byte {tensor.end}; it was cut")
+                    raise ModelError(
+                        f"{tensor.file}: tensor {self._name} ends at byte {tensor.end}, and the file was truncated "
+                        "after its header was read; write the file again"
+                    )
                 rest = rest[count:]
         dtype = DTYPES[tensor.dtype]
         if not data:

@@ -117,7 +117,7 @@ class WeightUpdate:
 
     def slices(self, _open_files: ExitStack) -> dict[str, StoredSlice]:
         """Checkpoint name → slice of its file."""
-        return {key: StoredSlice(tensor) for key, tensor in self.tensors.items()}
+        return {key: StoredSlice(key, tensor) for key, tensor in self.tensors.items()}
 
 
 def _is_passed_over(key: str, found: CheckpointInfo) -> bool:
