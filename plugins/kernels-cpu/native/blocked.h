@@ -40,6 +40,7 @@ typedef struct {
     const void *scales;  /* [blocks, groups, 64] */
     const void *zeros;   /* as scales; NULL: the middle of the range */
     int64_t has_halves;  /* scales and zeros in bfloat16, otherwise floats */
+    int64_t input_bytes; /* of a rounded input: 1, or 2 with groups of at most 256 inputs */
 } blocked;
 
 INLINE int64_t blocks_of(const blocked *w) { return (w->outputs + BLOCK - 1) / BLOCK; }

@@ -1,5 +1,6 @@
-/* Products of few rows with weights of 4 or 8 bits, in blocks of 64 outputs. Rows are rounded to 8 bits with a scale for
- * each group of inputs, so products are exact sums in 32 bits, and what a row gets depends on no other row.
+/* Products of few rows with weights of 4 or 8 bits, in blocks of 64 outputs. Rows are rounded to one or two bytes with a
+ * scale for each group of inputs, so products are exact sums in 32 bits, and what a row gets depends on no other row.
+ * Two bytes are multiplied one after the other: an input is 128 * high + low.
  *
  * Weights are stored without sign, as value + middle of their range: instructions multiply bytes without by bytes with a
  * sign. The middle is taken off by the sum of the inputs. */
@@ -10,6 +11,7 @@
 
 #define LINE 256 /* bytes: four inputs, or with 4 bits eight, of 64 outputs */
 #define LARGEST 127.0f
+#define LARGEST_OF_TWO 16256.0f /* 127 * 128 */
 #define TINY 1e-30f
 
 typedef int8_t small_vector __attribute__((vector_size(LANES), aligned(1), may_alias));
@@ -21,15 +23,18 @@ INLINE int64_t inputs_of_line(const blocked *w) { return 32 / w->bits; }
 INLINE int64_t lines_of(const blocked *w) { return (w->inputs + inputs_of_line(w) - 1) / inputs_of_line(w); }
 
 /* A rounded row: the scales and then the sums of its groups, and behind these, aligned, a byte per input, filled up with
- * zeros. */
+ * zeros; of two bytes the high ones of all inputs, and then the low ones. */
 INLINE int64_t values_begin(const blocked *w) { return (8 * w->groups + 63) / 64 * 64; }
 
-INLINE int64_t rounded_bytes(const blocked *w) { return values_begin(w) + (w->inputs + 63) / 64 * 64; }
+INLINE int64_t filled_inputs(const blocked *w) { return (w->inputs + 63) / 64 * 64; }
 
-/* Elements of x from `begin` up to `end`, of which there are `size`, to bytes; returns their scale. What is no number
- * makes a scale that is none. */
+INLINE int64_t rounded_bytes(const blocked *w) { return values_begin(w) + w->input_bytes * filled_inputs(w); }
+
+/* Elements of x from `begin` up to `end`, of which there are `size`, to bytes, and where `low` is not NULL to the low ones
+ * of two; returns their scale. What is no number makes a scale that is none. */
 INLINE float round_group(const void *x, int is_half, int64_t begin, int64_t end, int64_t size, int8_t *bytes,
-                         int32_t *sum) {
+                         int8_t *low, int32_t *sum) {
+    float most = low ? LARGEST_OF_TWO : LARGEST;
     vector largest = {0}, odd = {0};
     for (int64_t i = begin; i < end && i < size; i += LANES) {
         vector values = load(at(x, i, is_half), size - i, is_half);
@@ -40,18 +45,23 @@ INLINE float round_group(const void *x, int is_half, int64_t begin, int64_t end,
     float reach = largest_lane(largest);
     if (reach < TINY) reach = TINY;
     float none = total(odd);
-    float times = none == 0.0f ? LARGEST / reach : 0.0f;
+    float times = none == 0.0f ? most / reach : 0.0f;
     integers all = {0};
     for (int64_t i = begin; i < end; i += LANES) {
         vector values = {0};
         if (i < size && none == 0.0f) values = load(at(x, i, is_half), size - i, is_half);
         integers whole = (integers)(values * times + TO_UNITS) - 0x4b400000;
         all += whole;
+        if (low) {
+            integers high = (whole + 64) >> 7;
+            *(small_vector *)(low + i) = __builtin_convertvector(whole - (high << 7), small_vector);
+            whole = high;
+        }
         *(small_vector *)(bytes + i) = __builtin_convertvector(whole, small_vector);
     }
     *sum = 0;
     for (int i = 0; i < LANES; i++) *sum += all[i];
-    return reach / LARGEST + none;
+    return reach / most + none;
 }
 
 /* `x`: halves or floats. */
@@ -60,11 +70,13 @@ INLINE void round_row(const blocked *w, const void *x, int is_half, char *out) {
     float *scales = (float *)out;
     int32_t *sums = (int32_t *)out + w->groups;
     int8_t *bytes = (int8_t *)out + values_begin(w);
-    int64_t filled = (size + 63) / 64 * 64;
+    int64_t filled = filled_inputs(w);
+    int8_t *low = w->input_bytes > 1 ? bytes + filled : NULL;
     int64_t wide = w->groups == 1 ? filled : size / w->groups;
     for (int64_t g = 0; g < w->groups; g++)
-        scales[g] = round_group(x, is_half, g * wide, (g + 1) * wide, size, bytes, sums + g);
+        scales[g] = round_group(x, is_half, g * wide, (g + 1) * wide, size, bytes, low, sums + g);
     for (int64_t i = w->groups * wide; i < filled; i++) bytes[i] = 0;
+    for (int64_t i = w->groups * wide; low && i < filled; i++) low[i] = 0;
 }
 
 /* The same instructions, on registers of either width. */
@@ -135,8 +147,8 @@ INLINE void lines_tile(int rows, int vectors, int bits, int64_t count, const int
     }
 }
 
-/* What a group's sums begin with, of a row whose inputs have the sum `all`: zero points are of bytes without a sign. */
-INLINE int32_t begin_of(const blocked *w, int bits, int32_t all) {
+/* What a group's sums get besides, of a row whose inputs have the sum `all`: zero points are of bytes without a sign. */
+INLINE int32_t middle_of(const blocked *w, int bits, int32_t all) {
     int32_t middle = 1 << (bits - 1);
     int32_t start = w->zeros ? 0 : -middle;
     if (HAS_SIGN && bits == 8) start += middle;
@@ -150,18 +162,24 @@ INLINE void rounded_rows(int rows, int bits, const blocked *w, int64_t block, co
     const int8_t *bytes = (const int8_t *)x + values_begin(w);
     int64_t each = lines / w->groups;
     int is_half = (int)w->has_halves;
+    int64_t planes = w->input_bytes, plane = filled_inputs(w);
     int vectors = vectors_at_once(rows); /* one row takes whole lines, in the order of memory */
     for (int c = 0; c < BLOCK; c += vectors * LANES) {
         vector made[BLOCK_ROWS][BLOCK / LANES];
         begin_sums(rows, vectors, made);
         for (int64_t g = 0; g < w->groups; g++) {
             integers sums[BLOCK_ROWS][BLOCK / LANES];
-            for (int r = 0; r < rows; r++) {
-                int32_t start = begin_of(w, bits, ((const int32_t *)(x + r * step))[w->groups + g]);
+            for (int r = 0; r < rows; r++)
 #pragma GCC unroll 16
-                for (int v = 0; v < vectors; v++) sums[r][v] = (integers){0} + start;
+                for (int v = 0; v < vectors; v++) sums[r][v] = (integers){0};
+            for (int64_t p = 0; p < planes; p++) {
+                const int8_t *given = bytes + p * plane + g * each * (32 / bits);
+                if (p)
+                    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 16
+                        for (int v = 0; v < vectors; v++) sums[r][v] <<= 7;
+                lines_tile(rows, vectors, bits, each, given, step, weight + g * each * LINE + 4 * c, sums);
             }
-            lines_tile(rows, vectors, bits, each, bytes + g * each * (32 / bits), step, weight + g * each * LINE + 4 * c, sums);
             int64_t place = (block * w->groups + g) * BLOCK + c;
 #pragma GCC unroll 16
             for (int v = 0; v < vectors; v++) {
@@ -169,8 +187,9 @@ INLINE void rounded_rows(int rows, int bits, const blocked *w, int64_t block, co
                 vector zero = {0};
                 if (w->zeros) zero = load(at(w->zeros, place + v * LANES, is_half), LANES, is_half);
                 for (int r = 0; r < rows; r++) {
-                    vector product = __builtin_convertvector(sums[r][v], vector);
-                    if (w->zeros) product -= zero * (float)((const int32_t *)(x + r * step))[w->groups + g];
+                    int32_t all = ((const int32_t *)(x + r * step))[w->groups + g];
+                    vector product = __builtin_convertvector(sums[r][v] + middle_of(w, bits, all), vector);
+                    if (w->zeros) product -= zero * (float)all;
                     made[r][v] += product * (scale * ((const float *)(x + r * step))[g]);
                 }
             }

@@ -194,8 +194,8 @@ static void blocked_product(product_job *job) {
 
 /* Nanoseconds that a product takes one thread, roughly. */
 INLINE int64_t product_ns(const blocked *w, int64_t count) {
-    int64_t read = 4 * w->bits / HALF_BITS;
-    return w->inputs * w->outputs * (read + count) / 120;
+    int64_t read = 4 * w->bits / HALF_BITS, bytes = w->bits == HALF_BITS ? 1 : w->input_bytes;
+    return w->inputs * w->outputs * (read + bytes * count) / 120;
 }
 
 static void linear_body(const void *context) { blocked_product((product_job *)context); }

@@ -25,7 +25,7 @@ class BlockedStruct(ctypes.Structure):
         *((name, ADDRESS) for name in ("weight", "bias")),
         *((name, COUNT) for name in ("bits", "groups")),
         *((name, ADDRESS) for name in ("scales", "zeros")),
-        ("has_halves", COUNT),
+        *((name, COUNT) for name in ("has_halves", "input_bytes")),
     )
 
 
@@ -41,6 +41,7 @@ def blocked_struct(weight: BlockedWeight | FewBitsWeight) -> BlockedStruct:
         address(weight.scales),
         address(weight.zeros),
         int(weight.scales.dtype == torch.bfloat16),
+        weight.input_bits // 8,
     )
 
 

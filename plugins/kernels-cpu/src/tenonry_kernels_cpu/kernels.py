@@ -29,6 +29,7 @@ from tenonry_kernels_cpu.low_rank import LowRank
 from tenonry_kernels_cpu.prompts import Prompts
 from tenonry_kernels_cpu.rounds import Rounds
 from tenonry_kernels_cpu.stored import FewBitsRows, laid_out
+from tenonry_torch_base.few_bits import LARGEST_GROUP
 from tenonry_torch_base.kernel_parts import (
     AttentionHalfParts,
     BestAllowedParts,
@@ -159,8 +160,11 @@ class CpuKernels(StepKernels):
         return BlockedLinear(parts.weight, self.instruction_set, self.threads)
 
     @makes(FewBitsParts)
-    def few_bits_linear(self, parts: FewBitsParts) -> FewBitsLinear:
-        return FewBitsLinear(parts.weight, self.instruction_set, self.threads)
+    def few_bits_linear(self, parts: FewBitsParts) -> FewBitsLinear | Refusal:
+        weight = parts.weight
+        if weight.input_bits > 8 and weight.inputs // weight.num_groups > LARGEST_GROUP:
+            return Refusal(f"inputs of 16 bits need groups of at most {LARGEST_GROUP} inputs")
+        return FewBitsLinear(weight, self.instruction_set, self.threads)
 
     def laid_out(self, matrix: StoredBlocks) -> FewBitsWeight | None:
         return laid_out(matrix, self.instruction_set, self.threads)

@@ -17,6 +17,7 @@ BLOCK = 64  # outputs of a block
 QUAD = 4  # inputs whose bytes lie side by side
 GROUP_MULTIPLE = 16  # of inputs with one scale, where there are several groups
 LARGEST_INPUTS = 1 << 16  # sums of products of bytes are in 32 bits
+LARGEST_GROUP = 256  # the same of two bytes
 CHUNK = 1 << 22  # elements laid out together
 
 
@@ -31,7 +32,8 @@ class FewBitsWeight:
     `scales` [⌈outputs / 64⌉, groups, 64]: each for an equal number of adjacent inputs, a multiple of 16 if there are
     several groups. `zeros` of that shape, plus 2^(bits − 1) as the values; None if all are 0. Both are in bfloat16
     where that holds them exactly, else in float32. `bias` [outputs] in float32, or None. `order` i64[inputs]: columns
-    of the matrix of the inputs; None if they are in order.
+    of the matrix of the inputs; None if they are in order. `input_bits`: 8 or 16, precision to which kernels round
+    inputs, with a scale for each group; 16 only with groups of at most `LARGEST_GROUP` inputs.
     """
 
     bits: int
@@ -42,6 +44,7 @@ class FewBitsWeight:
     zeros: torch.Tensor | None
     bias: torch.Tensor | None
     order: torch.Tensor | None
+    input_bits: int = 8
 
     @property
     def num_groups(self) -> int:
@@ -75,7 +78,9 @@ class FewBitsWeight:
         first = weights[0]
         if len(weights) == 1:
             return first
-        kinds = {(each.bits, each.num_groups, each.zeros is None) for each in weights}
+        kinds = {
+            (each.bits, each.num_groups, each.zeros is None, each.input_bits) for each in weights
+        }
         is_cut = any(each.outputs % BLOCK for each in weights[:-1])
         has_order = any(each.order is not None for each in weights)
         if len(kinds) > 1 or is_cut or has_order or len({w.scales.dtype for w in weights}) > 1:

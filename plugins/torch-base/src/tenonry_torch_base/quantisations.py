@@ -130,12 +130,14 @@ class Quantisation(ABC):
     `tolerance`: the largest relative error (L2) of a model's hidden states and logits that is accepted as rounding,
     compared with the original weights passed to `quantise`, or with dequantised ones. `parts`: the endings of the
     tensors that a checkpoint holds for a matrix `NAME.weight`, such as "qweight"; none if it reads no checkpoints.
+    `input_bits`: see `FewBitsWeight`, where a step kernel multiplies.
     """
 
     name: ClassVar[str]
     interface_version: ClassVar[int] = 1
     tolerance: ClassVar[float]
     parts: ClassVar[tuple[str, ...]] = ()
+    input_bits: ClassVar[int] = 8
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
         """`config`: a checkpoint's `quantization_config` accepted by `reads`; None to quantise at load.

@@ -188,6 +188,34 @@ def test_a_stored_matrix_keeps_a_kernel_that_is_slower():
     assert isinstance(kernels.layer(stored, None), FewBitsLayer)
 
 
+class Words(Bytes):
+    input_bits = 16
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_kernels_round_inputs_as_far_as_the_quantisation_has_it(is_stored):
+    matrix = QuantisedWeight(
+        bits=4,
+        values=torch.randint(-8, 8, (128, 64)).to(torch.int8),
+        scales=torch.rand(128, 2) + 0.1,
+    )
+    weight = few_bits_weight(matrix, None) if is_stored else matrix
+    x = torch.randn(5, 64)
+    wanted = x @ matrix.dequantised().t()
+    errors = []
+    for quantisation in (Bytes(), Words()):
+        kernels = FewBitsKernels(FoundKernels(CpuKernels(), True), quantisation, torch.float32)
+        got = kernels.layer(weight, None)(x)
+        errors.append(float((got - wanted).norm() / wanted.norm()))
+    assert errors[1] < 1e-3 < errors[0]
+
+
+def test_inputs_of_16_bits_have_no_kernel_over_large_groups():
+    stored = few_bits_weight(Bytes().quantise(torch.randn(128, 512)), None)
+    kernels = FewBitsKernels(FoundKernels(CpuKernels(), True), Words(), torch.float32)
+    assert kernels.layer(stored, None) is None
+
+
 def test_a_stored_matrix_has_no_kernel_that_is_wrong():
     stored = few_bits_weight(Bytes().quantise(torch.randn(128, 64)), None)
     kernels = FewBitsKernels(FoundKernels(Wrong(), False), Bytes(), torch.bfloat16)

@@ -96,10 +96,11 @@ class FewBitsKernels:
             blocks = replace(weight, bias=None if bias is None else bias.detach().float())
         else:
             blocks = few_bits_weight(weight, bias)
-        kernel = None if blocks is None else self._chooser.make(FewBitsParts(blocks))
-        if kernel is None or blocks is None:
+        if blocks is None:
             return None
-        return FewBitsLayer(blocks, kernel)
+        blocks = replace(blocks, input_bits=self.quantisation.input_bits)
+        kernel = self._chooser.make(FewBitsParts(blocks))
+        return None if kernel is None else FewBitsLayer(blocks, kernel)
 
     def _is_better(self, weight: Stored, bias: torch.Tensor | None) -> bool:
         """Return True if the kernel is correct, and faster for one row than the quantisation's own layer.
