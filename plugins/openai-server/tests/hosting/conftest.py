@@ -50,7 +50,7 @@ class HostApi:
 
     def __init__(self, runner: asyncio.Runner, names: tuple[str, ...], **host: Any) -> None:
         self.runner, self.starter = runner, FakeStarter()
-        settings, hosting = ServerConfig(), HostConfig.model_validate(host)
+        settings, hosting = ServerConfig(route=("page",)), HostConfig.model_validate(host)
         specs = [
             ModelSpec(
                 (name,), EngineConfig(model=name, served_model_name=(name,)), settings,

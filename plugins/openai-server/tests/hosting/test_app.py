@@ -128,6 +128,16 @@ def test_an_adapter_is_found_by_its_model(make_host):
     assert api.starter.started == ["b"]
 
 
+def test_the_page_shows_the_state_of_the_chosen_model(make_host):
+    api = make_host(pin_model="b").start()
+    assert api.run(api.send("GET", "/")).headers["content-type"].startswith("text/html")
+    state = api.run(api.send("GET", "/page/state?model=b"))
+    assert (state.status_code, state.json()["num_engines"]) == (200, 1)
+    unloaded = api.run(api.send("GET", "/page/state?model=a"))
+    assert unloaded.status_code == 503
+    assert api.starter.started == ["b"]
+
+
 PAGE = b"""# HELP x Of a model.
 # TYPE x gauge
 x{model_name="%b"} %d.0

@@ -114,6 +114,16 @@ def test_a_model_in_use_is_not_evicted_and_its_stream_goes_on(make_host):
     assert api.run(scenario()) == ("I am a.", "I am b.")
 
 
+def test_an_eviction_that_takes_longer_than_the_wait_still_makes_room(make_host):
+    api = make_host("a", "b", max_loaded_models=1, model_wait_timeout=0).start()
+
+    async def scenario():
+        await api.text("a")
+        return await api.text("b")
+
+    assert api.run(scenario()) == "I am b."
+
+
 def test_a_load_that_finds_no_room_in_time_is_refused_with_the_numbers(make_host):
     api = make_host("a", "b", max_loaded_models=1, model_wait_timeout=0.05).start()
 

@@ -179,18 +179,19 @@ class ModelHost:
         if pinned + need > self.budget and model.memory is not None:
             message = too_large(model.name, model.memory, self.budget, pinned)
             raise APIError(400, message, param="model", code="model_too_large")
-        try:
-            async with asyncio.timeout(self.settings.model_wait_timeout):
-                while self._is_short(need):
-                    self._freed.clear()
-                    victim = least_recently_used(self.models)
-                    if victim is None:
-                        await self._freed.wait()
-                        continue
-                    logger.info("unloading model %s for %s", victim.name, model.name)
-                    await asyncio.wait({self._begin(victim, self._unload(victim))})
-        except TimeoutError:
-            raise self._busy(model, need) from None
+        deadline = asyncio.get_running_loop().time() + self.settings.model_wait_timeout
+        while self._is_short(need):
+            self._freed.clear()
+            victim = least_recently_used(self.models)
+            if victim is not None:
+                logger.info("unloading model %s for %s", victim.name, model.name)
+                await asyncio.wait({self._begin(victim, self._unload(victim))})
+                continue
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._freed.wait()
+            except TimeoutError:
+                raise self._busy(model, need) from None
 
     def _is_short(self, need: int) -> bool:
         loaded = [each.reserved for each in self.models if each.reserved]
