@@ -1,5 +1,5 @@
 // The tab Engine: figures from /page/state, once a second while it is shown.
-import { call } from "./server.js";
+import { call, statePath } from "./server.js";
 import { element } from "./markdown.js";
 
 const $ = (id) => document.getElementById(id);
@@ -36,7 +36,7 @@ const rows = (body, lines) => body.replaceChildren(...lines.map((cells) => {
 }));
 
 export async function read() {
-  const state = await (await call("page/state")).json();
+  const state = await (await call(statePath())).json();
   const found = sums(state.metrics); // without a stat logger that renders metrics, none
   const engines = Math.max(1, state.num_engines);
   const share = found.kv_cache_usage_perc;

@@ -1,10 +1,11 @@
 // Entry of the page: tabs, the model list, the key and errors.
-import { call, key, keepKey } from "./server.js";
+import { call, key, keepKey, statePath } from "./server.js";
 import * as chat from "./chat.js";
 import * as engine from "./engine.js";
 
 const $ = (id) => document.getElementById(id);
 let timer = 0;
+let models = []; // as listed; with a status where the server has several
 
 function showError(text) {
   $("error").textContent = text;
@@ -14,14 +15,19 @@ function showError(text) {
 
 async function loadModels() {
   try {
-    const { data } = await (await call("v1/models")).json();
+    models = (await (await call("v1/models")).json()).data;
     const chosen = $("model").value;
-    $("model").replaceChildren(...data.map(({ id }) => new Option(id, id)));
-    if (data.some(({ id }) => id === chosen)) $("model").value = chosen;
-    const state = await (await call("page/state")).json();
-    $("image-field").hidden = !state.max_images;
+    $("model").replaceChildren(...models.map(({ id }) => new Option(id, id)));
+    if (models.some(({ id }) => id === chosen)) $("model").value = chosen;
+    await showImageField();
     showError("");
   } catch (error) { showError(error.message); }
+}
+
+async function showImageField() {
+  const { status = "ready" } = models.find(({ id }) => id === $("model").value) ?? {};
+  const state = status === "ready" ? await (await call(statePath())).json() : {};
+  $("image-field").hidden = !state.max_images;
 }
 
 async function tick() {
@@ -51,6 +57,7 @@ for (const name of ["chat", "engine"]) {
     $(`tab-${other}`).focus();
   });
 }
+$("model").addEventListener("change", loadModels);
 $("api-key").value = key();
 $("api-key").addEventListener("change", () => { keepKey($("api-key").value.trim()); loadModels(); });
 chat.start(showError);

@@ -4,6 +4,9 @@ const KEY = "tenonry.key";
 export const key = () => sessionStorage.getItem(KEY) || "";
 export const keepKey = (value) => sessionStorage.setItem(KEY, value);
 
+// A server of several models has a state of each.
+export const statePath = () => `page/state?model=${encodeURIComponent(document.getElementById("model").value)}`;
+
 export async function call(path, options = {}) {
   if (!key() && "needsKey" in document.documentElement.dataset)
     throw new Error("This server requires an API key; enter it under Settings.");
