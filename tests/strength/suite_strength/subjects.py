@@ -102,6 +102,7 @@ def suites(module: str | None) -> list[type[Any]]:
 
     from tenonry_scheduler_batching.scheduler import BatchingScheduler
     from tenonry_scheduler_static import StaticScheduler
+    from tenonry_scheduling import StepBuilder
     from tenonry_testkit.fakes import ReferenceScheduler
     from tenonry_testkit.scheduler import SchedulerContract
 
@@ -133,11 +134,25 @@ def suites(module: str | None) -> list[type[Any]]:
         scheduler = ReferenceScheduler
         caches_prefixes = None
 
+    class OneByOneScheduler(StaticScheduler):
+        """Runs each row by itself, as schedulers do that treat requests differently."""
+
+        def choose(self, step: StepBuilder) -> None:
+            for request in step.running:
+                step.run(request)
+            step.run_ready()  # those for which others have to leave
+            for request in step.waiting:
+                if not step.run(request):
+                    break
+
+    class OneByOne(Static):
+        scheduler = OneByOneScheduler
+
     if module is None:
-        return [Fcfs, SmallShares, Priority, Static, Reference]
+        return [Fcfs, SmallShares, Priority, Static, Reference, OneByOne]
     package = module.partition(".")[0]
     return {
         PACKAGES["static"]: [Static],
         PACKAGES["batching"]: [Fcfs, SmallShares, Priority],
         PACKAGES["kvcache"]: [Fcfs, SmallShares],
-    }.get(package, [Fcfs, SmallShares, Reference])
+    }.get(package, [Fcfs, SmallShares, Reference, OneByOne])
