@@ -256,7 +256,7 @@ def test_an_installation_from_the_files_alone_answers(files: Path, tmp_path: Pat
     )
     try:
         wait_until_ready(served, port)
-        question = {"role": "user", "content": "What is the capital of France?"}
+        question = {"role": "user", "content": "Name the capital of France."}
         with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
             answer = client.chat.completions.create(
                 model=model, messages=[question], max_tokens=24, temperature=0
