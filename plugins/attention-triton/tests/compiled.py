@@ -36,7 +36,9 @@ SHAPES = {
     "wide float32": ("fp32", 8, 4, 256, 256, {"softcap": 50.0}),
 }
 SHAPES |= {
-    f"{name} {kept}": SHAPES[name] for name in ("llama", "gemma") for kept in ("int8", "fp8")
+    f"{name} {kept}": SHAPES[name]
+    for name in ("llama", "gemma", "float32", "wide float32")
+    for kept in ("int8", "fp8")
 }
 ITEMSIZE = {"bf16": 2, "fp32": 4}
 TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}

@@ -126,6 +126,7 @@ AT_NIGHT = [
         "llama int8",
         "llama fp8",
         "gemma fp8",
+        "float32 fp8",
     )
     if (arch, shape) not in COMPILED
 ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TILE_BYTES = 32 << 10  # keys and values of a tile
 SHARED_BYTES = 96 << 10  # of every card from sm_80 on
-DECODE_LINES = 16  # at least: the smallest side of a matrix product
+DECODE_LINES = 16  # of any tile at least: the smallest side of a matrix product
 NARROW = 128  # sizes up to it leave registers for more queries
 
 
@@ -46,7 +46,7 @@ class Shape:
         if is_kept:  # words are taken apart in registers
             self.tile = min(self.tile, 32)
             lines = 64 if is_narrow and is_half else lines // 2
-            self.chunk_lines = max(lines, triton.next_power_of_2(group))
+            self.chunk_lines = max(DECODE_LINES, lines, triton.next_power_of_2(group))
         self.sizes = {
             "D": spec.key_size, "DP": key_size, "V": spec.value_size, "VP": value_size,
         }  # fmt: skip
@@ -66,7 +66,7 @@ class Shape:
         # Products of float32 hold their operands in registers: more warps and narrower tiles, or they spill.
         self.chunk_tile = self.tile if is_half else 16
         self.chunk_options = {
-            "num_warps": 8,
+            "num_warps": 4 if is_kept and is_narrow and not is_half else 8,
             "num_stages": min(2, self.num_stages) if is_half else 1,
         }
 
