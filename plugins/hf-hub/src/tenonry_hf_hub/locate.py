@@ -34,7 +34,7 @@ def locate_tokenizer(config: EngineConfig, model: Located) -> Located:
 def locate(name: str, revision: str | None = None, *, weights: bool = True) -> Located:
     """`name` as a registered name, a folder or GGUF file, or a hub id, in this order; `./name` is always the folder."""
     if name in registered_names() or (":" in name and "/" not in name):
-        return Located(_registered_folder(name))
+        return _registered(name)
     folder = Path(name).expanduser()
     if folder.exists() or _looks_like_path(name):
         return Located(_checked_folder(folder, name))
@@ -48,14 +48,16 @@ def locate(name: str, revision: str | None = None, *, weights: bool = True) -> L
     )
 
 
-def _registered_folder(name: str) -> Path:
+def _registered(name: str) -> Located:
     function, entry = resolve_point(MODELS, name)
     found = function() if callable(function) else function
-    if not isinstance(found, str | os.PathLike):
+    if isinstance(found, str | os.PathLike):
+        found = Located(Path(found))
+    if not isinstance(found, Located):
         raise ModelError(
             f"{entry.label()} answered with a {type(found).__name__}; it must return the path of a folder"
         )
-    return _checked_folder(Path(found), name)
+    return found._replace(path=_checked_folder(found.path, name))
 
 
 def _looks_like_path(name: str) -> bool:

