@@ -90,6 +90,7 @@ def test_a_pinned_model_is_loaded_at_the_start_and_stays(make_host):
         for name in ("b", "c", "b"):
             await api.text(name)
         await api.until(lambda: api.models["b"].engine is None)
+        await api.until(lambda: api.models["b"].change is None)
 
     api.run(scenario())
     assert api.run(api.statuses()) == {"a": "ready", "b": "unloaded", "c": "unloaded"}
