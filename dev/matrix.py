@@ -115,7 +115,7 @@ def tried(combination: Combination, wheels: Path) -> str:
         own = Path(folder, "venv", "bin", "python")
         subprocess.run([python, "-m", "venv", Path(folder, "venv")], check=True)
         wanted = [f"torch=={combination.torch}", f"transformers=={combination.transformers}"]
-        ours = ["tenonry[standard]", "tenonry-testkit", "pytest", "hypothesis"]
+        ours = ["tenonry[standard]", "tenonry-testkit", "pytest", "pytest-timeout", "hypothesis"]
         words = ["-m", "pip", "install", "--quiet", "--find-links", str(wheels), *wanted, *ours]
         done = subprocess.run([own, *words], capture_output=True, encoding="utf-8", check=False)
         if done.returncode:
