@@ -305,7 +305,8 @@ class Reader:
 
     def few_tests(self, command: list[str]) -> str:
         """A `-k` expression that selects one test of the scheduler suite; other tests run all of it."""
-        text = (self.folder / command[-1]).read_text() if command[-1].startswith("test_") else ""
+        path = self.folder / command[-1]
+        text = path.read_text() if path.name.startswith("test_") else ""
         return "-k right_at_depth[1]" if "SchedulerContract" in text else ""
 
     def serve(self, arguments: list[str]) -> None:
