@@ -59,6 +59,7 @@ ELSEWHERE = {
     "python3 dev.py bench",
     "python3 dev.py bench parity",
     "python3 dev.py release --out wheels",
+    "python3 dev.py strength corpus --kind progress_bar",
 }
 WITHOUT_WORKER = {"doctor", "explain", "keys", "plugins", "ps", "regret", "timeline", "top"}
 DEFAULT_PORT = "8000"

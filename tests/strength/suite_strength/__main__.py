@@ -70,6 +70,7 @@ def main() -> int:
                 "stopped": [str(subject) for subject in killing.slow],
                 "survivors": [str(subject) for subject in killing.survivors],
                 "longest_s": round(killing.longest_s, 1),
+                "share": round(killing.share, 3),
             }
         print(json.dumps(answer, indent=1))
     else:
