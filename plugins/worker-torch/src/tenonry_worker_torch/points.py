@@ -33,12 +33,20 @@ POOLING_PASSES = {"cpu": {"prompt-packing": CPU}}  # those of the worker `poolin
 MODEL_PASSES = Point(
     "tenonry.model_passes",
     "tenonry_worker_torch.passes.model_pass:ModelPass",
-    DEVICE_PASSES["cpu"] | DEVICE_PASSES["cuda"] | POOLING_PASSES["cpu"],
+    {
+        **DEVICE_PASSES["cpu"],
+        **DEVICE_PASSES["cuda"],
+        **POOLING_PASSES["cpu"],
+        "chunked-mlp": "tenonry-pass-chunked-mlp",
+    },
     kind="model_pass",
     tier="alpha",
 )
 RUNNER_FEATURES = Point(
-    "tenonry.runner_features", "tenonry_worker_torch.runner.feature:RunnerFeature", tier="alpha"
+    "tenonry.runner_features",
+    "tenonry_worker_torch.runner.feature:RunnerFeature",
+    {"hidden-states": "tenonry-feature-hidden-states"},
+    tier="alpha",
 )
 
 

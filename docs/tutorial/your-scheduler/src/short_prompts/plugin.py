@@ -13,6 +13,7 @@ SHORT = 32  # tokens
 class ShortPrompts(BaseScheduler):
     """First come, first served among short prompts, and then among long ones."""
 
+    interface_version = 1
     starvation_free = False  # short prompts pass a long one as long as they arrive
 
     def __init__(self, context: SchedulerContext) -> None:
