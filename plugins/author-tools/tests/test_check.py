@@ -302,7 +302,7 @@ class TestSuites:
             "    supports_logprobs = False\n"
         )
         capsys.readouterr()
-        monkeypatch.setenv("PYTEST_ADDOPTS", "-k logprobs_have")
+        monkeypatch.setenv("PYTEST_ADDOPTS", "-k 'logprobs_have or start_reports'")
         assert main(["plugins", "check", "./mine"]) == 0
         assert "\nlacks, as declared: supports_logprobs\ngrade A" in capsys.readouterr().out
 

@@ -103,6 +103,23 @@ def test_other_versions_are_refused(version: int, text: str, package: Path, caps
     assert re.search(text, capsys.readouterr().err)
 
 
+def test_requirements_of_others_and_markers_stay(package: Path, capsys: Any):
+    file = package / "pyproject.toml"
+    text = file.read_text("utf-8")
+    lines = (
+        '"tenonry-acme>=2"',
+        "'tenonry_scheduling>=9; python_version < \"4\"'",
+        '"tenonry-kvcache @ file:///nowhere"',
+    )
+    start = text.index("dependencies = [") + len("dependencies = [")
+    file.write_text(text[:start] + ", ".join(lines) + ", " + text[start:], "utf-8")
+    assert run("--no-suite", package) == 0
+    changed = file.read_text("utf-8")
+    assert lines[0] in changed
+    assert f"'tenonry_scheduling{version_range()}; python_version < \"4\"'" in changed
+    assert lines[2] in changed
+
+
 def test_a_package_of_the_current_version_needs_nothing(package: Path, monkeypatch, capsys: Any):
     monkeypatch.setattr(StatLogger, "interface_version", 1)
     assert run(package) == 0
@@ -120,6 +137,7 @@ NAMES = {"a.b:C": "d:E", "a.b:F": "d.e:F", "g.h": "i.j"}
 @pytest.mark.parametrize(("old", "new"), [
     ("from a.b import C\nx = C()\n", "from d import E\nx = E()\n"),
     ("from a.b import C as K\nx = K()\n", "from d import E as K\nx = K()\n"),
+    ("from a.b import C as K\nfrom m import C\n", "from d import E as K\nfrom m import C\n"),
     ("from a.b import C, D, F\n", "from d import E\nfrom a.b import D\nfrom d.e import F\n"),
     (
         "def f():\n    from a.b import (\n        D,\n        F,\n    )\n",

@@ -57,7 +57,8 @@ def files_with_cases() -> list[Path]:
         path
         for folder in FOLDERS
         for path in sorted((ROOT / folder).rglob("test_*.py"))
-        if LEFT_OUT.isdisjoint(path.parts) and HAS_CASES.search(path.read_text("utf-8"))
+        if LEFT_OUT.isdisjoint(path.relative_to(ROOT).parts)
+        and HAS_CASES.search(path.read_text("utf-8"))
     ]
 
 

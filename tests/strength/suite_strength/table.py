@@ -23,7 +23,7 @@ def table(kinds: Mapping[str, KindOutcome], killing: Killing | None) -> list[str
         outcome = kinds.get(kind, KindOutcome())
         killed = "-"
         if kind == "scheduler" and killing is not None:
-            killed = f"{killing.num_tried - len(killing.survivors)}/{killing.num_tried}"
+            killed = f"{len(killing.killed)} + {len(killing.slow)} stopped/{killing.num_tried}"
         rows.append(
             (kind, SUITES[kind].name, _share(outcome.broken), _share(outcome.correct), killed)
         )

@@ -73,7 +73,7 @@ def refusal(model: LoadedModel) -> str | None:
 def is_plain(layer: LeanLayer) -> bool:
     """Return True for a layer of the Llama kind: norms before both halves, and a gated feed-forward part with SiLU."""
     attention, mlp = layer.attention, layer.mlp
-    if not isinstance(attention, FusedAttention) or not isinstance(mlp, FusedMLP):
+    if not isinstance(attention, FusedAttention) or type(mlp) is not FusedMLP:
         return False
     if attention.gate_order is not None or not has_kernels(attention.spec):
         return False

@@ -32,11 +32,19 @@ def message(versions: Mapping[str, tuple[int, int]], grade: str) -> str:
     return f"{', '.join(names) or 'no versioned interface'}: {grade}"
 
 
+def check_badge(path: Path) -> None:
+    """Raises ConfigError for another suffix than .svg and .json, and for a folder that does not exist."""
+    if path.suffix not in {".svg", ".json"}:
+        raise ConfigError(f"badge {path}: give a name that ends in .svg or .json")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"badge {path}: there is no folder {path.absolute().parent}; create it")
+
+
 def write_badge(path: Path, text: str, grade: str) -> None:
-    """Write the badge in the format of the suffix. Raises ConfigError for another suffix than .svg and .json."""
+    """Write the badge in the format of the suffix, which `check_badge` accepts."""
     if path.suffix == ".svg":
         path.write_text(svg("tenonry", text, COLORS[grade]), "utf-8")
-    elif path.suffix == ".json":
+    else:
         answer = {
             "schemaVersion": 1,
             "label": "tenonry",
@@ -44,8 +52,6 @@ def write_badge(path: Path, text: str, grade: str) -> None:
             "color": COLORS[grade].removeprefix("#"),
         }
         path.write_text(json.dumps(answer, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    else:
-        raise ConfigError(f"badge {path}: give a name that ends in .svg or .json")
 
 
 def svg(label: str, text: str, color: str) -> str:

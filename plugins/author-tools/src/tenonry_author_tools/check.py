@@ -51,13 +51,15 @@ class CheckCommand(Command):
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        from tenonry_author_tools.badge import message, write_badge
+        from tenonry_author_tools.badge import check_badge, message, write_badge
         from tenonry_author_tools.declared import check_metadata
         from tenonry_author_tools.imported import check_import
         from tenonry_author_tools.installation import checked_points
         from tenonry_author_tools.subject import find_subject
         from tenonry_author_tools.suite import check_suite
 
+        if args.badge:
+            check_badge(args.badge)
         known, _ = checked_points(args.import_timeout)
         subject = find_subject(args.target, known)
         findings = [*check_metadata(subject, known)]

@@ -88,7 +88,8 @@ def check_import(
         yield Finding(Rule.INTERFACE, label, problem, file, line)
     version, current = answer.get("version"), answer.get("current")
     if versions is not None and version is not None and current is not None:
-        versions[record.kind] = version, current
+        oldest = versions.get(record.kind, (version, current))
+        versions[record.kind] = min(oldest, (version, current))  # of several plugins of a kind
     if version is not None and current is not None and version == current - 1:
         text = f"{words['kind']} '{record.name}' is of version {version} of its interface, the oldest supported"
         yield Finding(Rule.OLD_INTERFACE, label, text, file, line, f"port it to version {current}")

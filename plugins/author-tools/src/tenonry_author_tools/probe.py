@@ -144,7 +144,7 @@ def deprecations(found: Any, base: Any) -> Iterator[tuple[str, str, int]]:
     name = getattr(found, "__module__", None) or getattr(found, "__name__", "")
     package = name.partition(".")[0]
     for module_name, module in [*sys.modules.items()]:
-        if module_name.partition(".")[0] != package:
+        if module_name.partition(".")[0] != package or module is None:
             continue
         file = getattr(module, "__file__", None) or ""
         for key, value in [*vars(module).items()]:
@@ -156,7 +156,8 @@ def deprecations(found: Any, base: Any) -> Iterator[tuple[str, str, int]]:
         if owner is base:
             break
         for key in vars(owner):
-            if reason := getattr(getattr(base, key, None), "__deprecated__", None):
+            member = getattr(base, key, None)
+            if reason := getattr(getattr(member, "fget", member), "__deprecated__", None):
                 file, line = _source(owner) or ("", 0)
                 yield f"the deprecated member {base.__name__}.{key}: {reason}", file, line
 

@@ -85,15 +85,17 @@ class Rewriter:
         self, node: ast.ImportFrom, names: Mapping[str, str], uses: dict[str, str]
     ) -> Iterator[Edit]:
         lines: dict[str, list[str]] = {}
+        is_changed = False
         for alias in node.names:
             old = f"{node.module}:{alias.name}"
             new = names.get(old) or f"{names.get(node.module or '', node.module)}:{alias.name}"
             module, _, name = new.partition(":")
+            is_changed |= new != old
             lines.setdefault(module, []).append(_aliased(name, alias.asname))
             if name != alias.name and not alias.asname:
                 uses[alias.name] = name
         new_lines = [f"from {module} import {', '.join(parts)}" for module, parts in lines.items()]
-        if [*lines] != [node.module] or uses.keys() & {alias.name for alias in node.names}:
+        if is_changed:
             yield self._edit(node, ("\n" + " " * node.col_offset).join(new_lines))
 
     def _edit_name(self, node: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> Edit:

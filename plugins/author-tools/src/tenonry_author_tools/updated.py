@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tenonry.errors import PluginIncompatible
 from tenonry.info import PluginRecord
@@ -17,11 +18,11 @@ from tenonry.plugin import Point
 from tenonry.plugin.checks import supported_versions
 from tenonry.version import __version__
 from tenonry_author_tools import moves
+from tenonry_author_tools.first_party import first_party
 from tenonry_author_tools.rewrite import Edit, Rewriter, declared_version, edited
 from tenonry_author_tools.scaffold import version_range
 from tenonry_author_tools.subject import Subject
 
-PROJECT = "tenonry"
 Changes = dict[Path, tuple[str, str]]
 
 
@@ -95,12 +96,19 @@ def _with_requirements(text: str, *, is_carried: bool) -> str:
     lines = [*project.get("dependencies", ())]
     for extra in project.get("optional-dependencies", {}).values():
         lines += extra
+    own = first_party()
     for line in lines:
         found = Requirement(line)
-        is_own = found.name == PROJECT or found.name.startswith(f"{PROJECT}-")
+        is_own = canonicalize_name(found.name) in own and found.url is None
         if is_own and (is_carried or not found.specifier.contains(__version__, prereleases=True)):
             extras = f"[{','.join(sorted(found.extras))}]" if found.extras else ""
-            new = f"{found.name}{extras}{version_range()}"
+            marker = f"; {found.marker}" if found.marker else ""
+            new = f"{found.name}{extras}{version_range()}{marker}"
             for quote in "\"'":
-                text = text.replace(f"{quote}{line}{quote}", f"{quote}{new}{quote}")
+                text = text.replace(f"{quote}{line}{quote}", _quoted(new, quote))
     return text
+
+
+def _quoted(text: str, quote: str) -> str:
+    """A TOML string; markers contain double quotes."""
+    return f"'{text}'" if '"' in text else f"{quote}{text}{quote}"
