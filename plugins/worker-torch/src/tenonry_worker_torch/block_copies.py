@@ -49,6 +49,7 @@ class SideStream(InOrder):
         self._moved = [torch.cuda.Event() for _ in range(PIECES)]
 
     def copying(self) -> AbstractContextManager[object]:
+        self._select()
         self._copies.wait_stream(torch.cuda.current_stream(self._device))
         return torch.cuda.stream(self._copies)
 
@@ -56,7 +57,13 @@ class SideStream(InOrder):
         self._moved[piece].record(self._copies)
 
     def wait(self, piece: int) -> None:
+        self._select()
         self._moved[piece].synchronize()
+
+    def _select(self) -> None:
+        """Threads begin on the first device: returning to a stream there would open a context on it."""
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
 
     def before_steps(self) -> None:
         torch.cuda.current_stream(self._device).wait_stream(self._copies)

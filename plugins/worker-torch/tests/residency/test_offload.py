@@ -41,6 +41,25 @@ def test_views_ties_and_buffers_return_to_their_places(block_bytes):
     assert held.module["a"].weight.data_ptr() == merged.data_ptr()
 
 
+def test_a_wake_up_without_memory_leaves_nothing_on_the_device():
+    held, merged = model()
+    offloaded = OffloadedModel(held)
+    first, *others = offloaded.storages
+    offloaded.storages[:] = [first, NoMemory(), *others]
+    with pytest.raises(torch.OutOfMemoryError):
+        offloaded.restore()
+    assert first.nbytes() == 0
+    offloaded.storages[:] = [first, *others]
+    offloaded.restore()
+    assert merged.untyped_storage().nbytes()
+
+
+class NoMemory:
+    def resize_(self, size):
+        if size:
+            raise torch.OutOfMemoryError("full")
+
+
 class Layer:
     __slots__ = ("scale", "values")
 

@@ -78,7 +78,7 @@ class SpreadExperts:
         given = [hidden_states, top_k_index, top_k_weights]
         (hidden, chosen, weights), begin = exchanged(given, peers, self.counts.of_rank)
         local = chosen - self.groups.everyone.rank * len(self.module.down_proj)
-        compute = self._own if hidden.device.type == "cpu" else partial(grouped, self.module)
+        compute = partial(grouped, self.module) if has_grouped_mm(hidden) else self._own
         made = self.groups.everyone.sum(compute(hidden, local, weights))
         return made.narrow(0, begin, len(hidden_states))
 
@@ -94,6 +94,16 @@ class SpreadExperts:
             )
             out.index_add_(0, token, made)
         return out
+
+
+def has_grouped_mm(x: torch.Tensor) -> bool:
+    """Return True if torch multiplies groups of rows of `x` on its device: on CUDA in bfloat16 alone, from compute
+    capability 8.0 on.
+    """
+    if x.device.type != "cuda":
+        return x.device.type != "cpu"
+    is_able = torch.cuda.get_device_capability(x.device) >= (8, 0)
+    return x.dtype == torch.bfloat16 and is_able
 
 
 def grouped(

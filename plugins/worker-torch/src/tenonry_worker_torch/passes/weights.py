@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, ClassVar
 
+from tenonry.errors import ModelError
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.quantised import QuantisedPacking, refuse_others
 from tenonry_worker_torch.loading.stored import all_to_floats
@@ -66,6 +67,11 @@ class Quantise(WeightPass):
         if facts.quantisation is None:
             return "the weights are floats"
         if model.device.type != "cpu" and model.matrix_kernels is None:
+            if facts.quantisation.config is None:
+                raise ModelError(
+                    f"quantization={facts.quantisation.name}: no kernels for quantised matrices run on {model.device}; "
+                    "pip install tenonry-attention-triton, for GPUs of compute capability 8.0 or above, or leave it out"
+                )
             return "there are no kernels for quantised matrices"
         return None
 

@@ -27,29 +27,35 @@ class OffloadedModel:
         """Copies the weights to main memory, and frees them on the device."""
         self.model = model
         held = (tensor for layer in model.quantised_layers for tensor in vars_of(layer))
-        self._storages = storages_of([*tensors_of(model.module), *held])
-        self._sizes = [storage.nbytes() for storage in self._storages]
+        self.storages = storages_of([*tensors_of(model.module), *held])
+        self._sizes = [storage.nbytes() for storage in self.storages]
         self._host = host_memory(sum(self._sizes), block_bytes, pinned=model.device.type == "cuda")
         for host, device in self._pieces():
             host.copy_(device, non_blocking=True)
         wait_for(model.device)
-        for storage in self._storages:
-            storage.resize_(0)
+        self._free()
 
     def restore(self) -> LoadedModel:
         """The model with its weights on the device. May be called again if memory is short."""
-        for storage, size in zip(self._storages, self._sizes, strict=True):
-            if not storage.nbytes():
+        try:
+            for storage, size in zip(self.storages, self._sizes, strict=True):
                 storage.resize_(size)
+        except BaseException:  # another sleep would not free what is on the device
+            self._free()
+            raise
         for host, device in self._pieces():
             device.copy_(host, non_blocking=True)
         wait_for(self.model.device)
         return self.model
 
+    def _free(self) -> None:
+        for storage in self.storages:
+            storage.resize_(0)
+
     def _pieces(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Bytes in main memory and on the device that correspond, none across two blocks of the former."""
         block, used = 0, 0
-        for storage in self._storages:
+        for storage in self.storages:
             data = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
             begin = 0
             while begin < len(data):
