@@ -94,9 +94,11 @@ def test_a_model_with_other_sizes_takes_a_share(info, tmp_path):
 
 
 def test_a_gpu_holds_a_share_or_the_given_cache(info):
-    share = estimate(EngineConfig(model="m", device="cuda"), info, 10 * GIB)
+    shared = EngineConfig(model="m", device="cuda")
+    share = estimate(shared, info, 10 * GIB)
     assert share.total == 9 * GIB
-    assert share.kv_cache_of_rank == 0
+    assert share.kv_cache == 9 * GIB - 2100 - GPU_PROCESS_BYTES
+    assert with_planned_cache(shared, share).kv_cache_memory_bytes == share.kv_cache
     given = estimate(
         EngineConfig(model="m", device="cuda", kv_cache_memory_bytes=GIB), info, 10 * GIB
     )

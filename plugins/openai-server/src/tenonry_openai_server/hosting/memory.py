@@ -1,7 +1,7 @@
 """Memory of a model before it is loaded, from its configuration and the headers of its files. Light; front end.
 
-The estimate is an upper bound for weights and fixes the size of the KV cache on a CPU, so that the sum over loaded
-models holds. On a GPU a model without `kv_cache_memory_bytes` takes its `gpu_memory_utilization` of the budget.
+The estimate is an upper bound for weights and fixes the size of the KV cache, so that the sum over loaded models
+holds. On a GPU a model without `kv_cache_memory_bytes` takes its `gpu_memory_utilization` of the budget.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def estimate(config: EngineConfig, model: ModelInfo, budget: int) -> ModelMemory
         if given:
             return ModelMemory(of_rank, given, GPU_PROCESS_BYTES)
         share = int(budget * config.gpu_memory_utilization)
-        return ModelMemory(of_rank, max(0, share - of_rank), 0)
+        cache = max(0, share - of_rank - GPU_PROCESS_BYTES)
+        return ModelMemory(of_rank, cache, GPU_PROCESS_BYTES, cache)
     weights *= config.data_parallel_size
     process = PROCESS_BYTES * ranks
     left = max(0, budget - weights - process)
