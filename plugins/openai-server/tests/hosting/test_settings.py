@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tenonry.cli import make_parser
+from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
-from tenonry_openai_server.hosting.settings import hosted_models
+from tenonry_openai_server.hosting.settings import declared_adapters, hosted_models
 
 
 @pytest.fixture
@@ -74,13 +75,29 @@ def test_a_model_may_have_several_names(read):
     assert [spec.names for spec in read(file=file).specs] == [("x", "y"), ("b",)]
 
 
+def test_adapters_are_pairs_or_objects_and_others_are_left_to_the_worker():
+    modules = ["a=/x", '{"name": "b", "path": "/y", "base_model_name": "m"}', "{not json", "c"]
+    config = EngineConfig(model="m", lora_modules=modules)
+    assert declared_adapters(config) == {"a": "/x", "b": "/y"}
+
+
 @pytest.mark.parametrize(
     ("words", "file", "message"),
     [
-        (("demo", "demo"), "", "the model name 'demo' is given 2 times; give each model a name of its own"),
+        (("demo", "demo"), "", "the model name 'demo' is given 2 times; give each model and adapter a name of its own"),
         (("--model-idle-timeout", "60"), "", "no model is named; type `tenonry serve MODEL …`"),
         (("a", "b", "--pin-model", "c"), "", "pin_model=c: no such model is served; served: a, b"),
         (("a", "b", "--api-server-count", "2"), "", "api_server_count=2: a server of several models has none"),
+        (("a", "b", "--headless"), "", "headless=True: a server of several models has none"),
+        (("a", "b", "--data-parallel-rank", "1"), "", "data_parallel_rank=1: a server of several models has none"),
+        (("a", "b", "--prefill-engines", "1"), "", "prefill_engines=1: a server of several models has none"),
+        ((), "models: {a: {data_parallel_rank: 0}}", "model 'a': data_parallel_rank=0: a server of several"),
+        ((), "models: {a: {max_loras: 1, lora_modules: [b=/x]}, b: }", "the model name 'b' is given 2 times"),
+        (
+            (),
+            "{max_loras: 1, lora_modules: ['{\"name\": \"poet\", \"path\": \"/x\"}'], models: {a: , b: }}",
+            "the model name 'poet' is given 2 times",
+        ),
         (("a", "b", "--served-model-name", "x"), "", r"served_model_name=\['x'\] names one of 2 models"),
         (("a", "b", "--pin-model", "a", "--max-loaded-models", "1"), "", "the others could never be loaded; give 2"),
         ((), "models: {a: {port: 1}}", "models.a.port is a setting of the whole server"),

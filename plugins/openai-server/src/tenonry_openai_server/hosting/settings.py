@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from pydantic import Field, field_validator
 
 from tenonry.config import EngineConfig, Settings, setting
@@ -91,6 +92,13 @@ def _settings_of(name: Any, given: Any) -> dict[str, Any]:
     return translate({str(key).replace("-", "_"): value for key, value in (given or {}).items()})
 
 
+class _AdapterObject(msgspec.Struct):
+    """One of `lora_modules` as a JSON object; the worker reads its other fields."""
+
+    name: str
+    path: str
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """One model of several: its served names, of which the first is shown, and its settings."""
@@ -148,18 +156,24 @@ def _common_model(sources: Sources) -> list[str]:
 
 def _check_common(sources: Sources, server: ServerConfig, names: list[str]) -> None:
     """Raise ConfigError for settings that several models cannot share."""
+    _check_alone(server)
     engine = sources.values(EngineConfig)
-    for name in OF_ONE_MODEL:
-        value = engine.get(name) or getattr(server, name, None)
-        if value not in (None, False, 0, 1):
-            raise ConfigError(
-                f"{name}={value}: a server of several models has none; serve that model by a server of its own"
-            )
     if len(names) > 1 and "served_model_name" in engine:
         raise ConfigError(
             f"served_model_name={engine['served_model_name']} names one of {len(names)} models; write the names under "
             "models: in the file of --config"
         )
+
+
+def _check_alone(settings: Settings) -> None:
+    """Raise ConfigError for a setting that needs a server of its own."""
+    fields = type(settings).model_fields
+    for name in OF_ONE_MODEL:
+        if name in fields and getattr(settings, name) != fields[name].default:
+            raise ConfigError(
+                f"{name}={getattr(settings, name)}: a server of several models has none; serve that model by a server "
+                "of its own"
+            )
 
 
 def _spec(name: str, host: HostConfig, server: ServerConfig, configure: Any) -> ModelSpec:
@@ -173,6 +187,7 @@ def _spec(name: str, host: HostConfig, server: ServerConfig, configure: Any) -> 
     others = {key: value for key, value in given.items() if key not in OF_A_MODEL}
     try:
         config: EngineConfig = configure({"model": name, **others})
+        _check_alone(config)
         settings = server.replaced(**own) if own else server
     except (TenonryError, ValueError) as error:
         raise ConfigError(f"model '{name}': {error}") from None
@@ -182,17 +197,18 @@ def _spec(name: str, host: HostConfig, server: ServerConfig, configure: Any) -> 
 
 
 def _check_names(specs: list[ModelSpec], host: HostConfig) -> None:
-    counts = Counter(_all_names(specs))
-    for name, count in counts.items():
+    served = [name for spec in specs for name in spec.names]
+    adapters = [name for spec in specs for name in declared_adapters(spec.config)]
+    for name, count in Counter(served + adapters).items():
         if count > 1:
             raise ConfigError(
-                f"the model name '{name}' is given {count} times; give each model a name of its own under models: in "
-                "the file of --config"
+                f"the model name '{name}' is given {count} times; give each model and adapter a name of its own under "
+                "models: in the file of --config"
             )
     for name in host.pin_model:
-        if name not in counts:
+        if name not in served:
             raise ConfigError(
-                f"pin_model={name}: no such model is served; served: {', '.join(counts)}"
+                f"pin_model={name}: no such model is served; served: {', '.join(served)}"
             )
     num_pinned = sum(spec.is_pinned for spec in specs)
     if host.max_loaded_models and num_pinned < len(specs) and num_pinned >= host.max_loaded_models:
@@ -206,15 +222,24 @@ def _check_names(specs: list[ModelSpec], host: HostConfig) -> None:
         )
 
 
-def _all_names(specs: list[ModelSpec]) -> Iterator[str]:
-    for spec in specs:
-        yield from spec.names
-
-
 def declared_adapters(config: EngineConfig) -> Mapping[str, str]:
-    """Paths of the adapters that a model's settings name, by the names that requests use."""
+    """Paths of the adapters that a model's settings name, by the names that requests use.
+
+    The worker checks them: one that is neither NAME=PATH nor an object with both is left to it.
+    """
     modules = (config.model_extra or {}).get("lora_modules") or ()
-    pairs = [
-        str(each).partition("=") for each in ([modules] if isinstance(modules, str) else modules)
-    ]
-    return {name: path for name, equals, path in pairs if equals}
+    pairs = map(_adapter, [modules] if isinstance(modules, str) else modules)
+    return dict(pair for pair in pairs if pair is not None)
+
+
+def _adapter(module: Any) -> tuple[str, str] | None:
+    """Name and path of one of `lora_modules`."""
+    text = str(module)
+    if text.startswith("{"):
+        try:
+            found = msgspec.json.decode(text, type=_AdapterObject)
+        except msgspec.DecodeError:
+            return None
+        return found.name, found.path
+    name, equals, path = text.partition("=")
+    return (name, path) if equals else None
