@@ -64,6 +64,52 @@ def test_weights_count_in_the_type_of_the_computation(info):
     assert estimate(config(data_parallel_size=2), info, GIB).weights == 4200
 
 
+Q8_0, Q2_K = 8, 10
+GGUF_FACTS = {
+    "embedding_length": 256,
+    "feed_forward_length": 256,
+    "block_count": 1,
+    "attention.head_count": 1,
+    "context_length": 128,
+}
+
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def gguf_file(kind, size):
+    """A GGUF model whose nine matrices, 256 × 256, have `kind`, and `size` bytes each, and three vectors float32."""
+    names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    matrices = ["token_embd", "output", *(f"blk.0.{name}" for name in names)]
+    vectors = ["output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"]
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(matrices) + len(vectors), len(GGUF_FACTS) + 2)
+    head += text("general.architecture") + struct.pack("<I", 8) + text("llama")
+    head += text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, 1e-5)
+    for key, value in GGUF_FACTS.items():
+        head += text(f"llama.{key}") + struct.pack("<II", 4, value)
+    offset = 0
+    for name in (*matrices, *vectors):
+        shape, number, taken = ((256, 256), kind, size) if name in matrices else ((256,), 0, 1024)
+        head += text(f"{name}.weight") + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        head += struct.pack("<IQ", number, offset)
+        offset += taken
+    return head + bytes(-len(head) % 32 + offset)
+
+
+def test_matrices_of_a_gguf_file_keep_its_bits(info, tmp_path):
+    (tmp_path / "model.safetensors").unlink()
+    file = tmp_path / "model.gguf"
+    elements, vectors, stored = 256 * 256, 3 * 256, 256 * 8 * 34
+    file.write_bytes(gguf_file(Q8_0, stored))
+    embedding = 2 * elements  # looked up as floats, besides
+    assert estimate(config(), info, GIB).weights == 9 * stored + embedding + 2 * vectors
+    exact = estimate(config(dtype="float32"), info, GIB)
+    assert exact.weights == 4 * (9 * elements + vectors)
+    file.write_bytes(gguf_file(Q2_K, 256 * 84))
+    assert estimate(config(), info, GIB).weights == 2 * (9 * elements + vectors)
+
+
 def test_the_cache_is_what_all_sequences_can_use(info):
     memory = estimate(config(max_num_seqs=2), info, 4 * GIB)
     assert memory.kv_cache == 2 * 128 * OF_TOKEN

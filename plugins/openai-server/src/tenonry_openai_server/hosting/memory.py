@@ -26,7 +26,12 @@ PROCESS_BYTES = 512 << 20  # of an engine process: interpreter, libraries, buffe
 GPU_PROCESS_BYTES = 1 << 30  # the context of CUDA and the buffers of a step
 POOL_SHARE = 4  # a KV cache takes one byte in so many that weights leave, as an engine alone does
 FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
+FLOAT32_BYTES = 4
 GGUF = ".gguf"
+# Types of a GGUF file that a worker computes with; matrices of others are dequantised.
+STORED = frozenset({"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"})
+MATRIX = 2  # dimensions
+EMBEDDING = "embed_tokens.weight"
 SMI = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits")
 
 
@@ -84,25 +89,33 @@ def with_planned_cache(config: EngineConfig, memory: ModelMemory) -> EngineConfi
 
 
 def weight_bytes(config: EngineConfig, model: ModelInfo) -> int:
-    """Bytes of all weights in the data type of the computation; 0 where random ones have no files."""
+    """Bytes of all weights as the worker holds them; 0 where random ones have no files."""
     try:
-        tensors = read_headers(find_weights(model.path)).values()
+        tensors = read_headers(find_weights(model.path))
     except ModelError:
         if config.load_format == "dummy":
             return 0
         raise
     size = _item_size(config, model)
-    return sum(_bytes_in_memory(tensor, size) for tensor in tensors)
+    return sum(_bytes_in_memory(name, tensor, size) for name, tensor in tensors.items())
 
 
-def _bytes_in_memory(tensor: StoredTensor, item_size: int) -> int:
-    is_converted = tensor.dtype in FLOATS or tensor.file.suffix == GGUF
-    return prod(tensor.shape) * item_size if is_converted else tensor.num_bytes
+def _bytes_in_memory(name: str, tensor: StoredTensor, item_size: int) -> int:
+    """Bytes of a tensor. Matrices of a GGUF file keep its bits, but in float32; embeddings have floats besides."""
+    converted = prod(tensor.shape) * item_size
+    if tensor.dtype in FLOATS:
+        return converted
+    if tensor.file.suffix != GGUF:
+        return tensor.num_bytes
+    is_stored = tensor.dtype in STORED and len(tensor.shape) == MATRIX
+    if not is_stored or item_size == FLOAT32_BYTES:
+        return converted
+    return tensor.num_bytes + (converted if name.endswith(EMBEDDING) else 0)
 
 
 def _item_size(config: EngineConfig, model: ModelInfo) -> int:
     dtype = model.dtype if config.dtype == "auto" else config.dtype
-    return 4 if dtype == "float32" else 2
+    return FLOAT32_BYTES if dtype == "float32" else 2
 
 
 def _given_cache(config: EngineConfig, model: ModelInfo) -> int:
