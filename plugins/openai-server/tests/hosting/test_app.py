@@ -55,6 +55,36 @@ def test_what_is_no_json_is_refused_before_a_model_loads(make_host):
     assert api.starter.started == []
 
 
+def test_a_post_to_no_route_loads_nothing(make_host):
+    api = make_host().start()
+    body = {"model": "b", "prompt": "ab"}
+    unknown = api.run(api.send("POST", "/v1/nothing", json=body))
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "unknown_url")
+    wrong = api.run(api.send("POST", "/openapi.json?model=b", json=body))
+    assert wrong.status_code == 405
+    kind = {"content-type": "text/plain"}
+    plain = api.run(api.send("POST", "/v1/completions?model=b", content=b"{}", headers=kind))
+    assert plain.status_code == 415
+    assert api.starter.started == []
+
+
+def test_ping_takes_both_methods(make_host):
+    api = make_host().start()
+    for method in ("GET", "POST"):
+        assert api.run(api.send(method, "/ping")).json() == {"status": "ok"}
+    assert api.run(api.send("PUT", "/ping")).status_code == 405
+    assert api.starter.started == []
+
+
+def test_the_card_of_a_ready_model_has_the_facts_of_its_workers(make_host):
+    api = make_host(pin_model="b").start()
+    facts = {"architecture": "Fake", "worker": "w", "num_parameters": 7, "weight_bytes": 0}
+    api.models["b"].engine.rpc = [facts]
+    a, b, _ = api.run(api.send("GET", "/v1/models")).json()["data"]
+    assert (b["architecture"], b["num_parameters"], b["kv_bytes_per_token"]) == ("Fake", 7, 0)
+    assert "num_parameters" not in a
+
+
 def test_a_wrong_method_and_a_number_as_a_name_keep_the_shape_of_errors(make_host):
     api = make_host().start()
     wrong = api.run(api.send("POST", "/models", json={}))

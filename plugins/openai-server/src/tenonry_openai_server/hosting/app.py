@@ -108,6 +108,7 @@ class HostApp:
             "/v1/models/{name:path}": self._model,
         }
         routes = [Route(path, handler, methods=["GET"]) for path, handler in paths.items()]
+        routes.append(Route("/ping", self._health, methods=["POST"]))
         self._router = Router(routes, default=self._dispatch, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,12 +117,12 @@ class HostApp:
 
     # ------------------------------------------------------------------ one model
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the routes of the request's model answer. A POST loads it."""
+        """Let the routes of the request's model answer. A POST to one of them loads it."""
         request = Request(scope, receive)
         try:
             name, replay = await self._named(request)
             model = await self._host.find(name)
-            if request.method != "POST":
+            if request.method != "POST" or not model.has_route(scope):
                 await _answer(model, scope, replay, send)
                 return
             if self._state.phase is Phase.STARTING:
@@ -145,9 +146,10 @@ class HostApp:
         if request.method != "POST":
             return name, request.receive
         body = await request.body()
-        if name is None and body:
+        if body:
             check_content_type(request)
-            name = await off_loop(len(body), lambda: name_in(body))
+            if name is None:
+                name = await off_loop(len(body), lambda: name_in(body))
         return name, _replayed(body, request.receive)
 
     # ------------------------------------------------------------------ all models
@@ -193,6 +195,10 @@ class HostApp:
         status = await self._status(model)
         loaded = await loaded_adapters(model)
         adapters = sorted(model.adapters.union(loaded))
+        facts: dict[str, Any] = {}
+        if status is Status.READY and model.engine is not None:
+            found = await model.state.facts.of(model.engine)
+            facts = {} if found is None else msgspec.structs.asdict(found)
         return [
             ModelCard(
                 id=name,
@@ -205,6 +211,7 @@ class HostApp:
                 pinned=model.spec.is_pinned,
                 num_requests=model.users,
                 memory_bytes=model.memory.total if model.memory else msgspec.UNSET,
+                **facts,
             )
             for name in (*model.spec.names, *adapters)
         ]

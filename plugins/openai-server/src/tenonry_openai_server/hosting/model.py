@@ -7,7 +7,9 @@ import enum
 import time
 from typing import TYPE_CHECKING
 
-from starlette.types import ASGIApp
+from fastapi import FastAPI
+from starlette.routing import Match
+from starlette.types import Scope
 
 from tenonry.info import ModelInfo
 from tenonry_openai_server.app import create_api
@@ -65,7 +67,7 @@ class HostedModel:
         self.engine: AsyncLLM | None = None
         self.adapters = frozenset(declared_adapters(spec.config))
         self.state: ServerState
-        self.app: ASGIApp
+        self.app: FastAPI
         self.reset()
 
     @property
@@ -89,6 +91,10 @@ class HostedModel:
     def is_evictable(self) -> bool:
         """True if it may be unloaded: no request uses it, and the operator did not pin it."""
         return self.status is Status.READY and not self.users and not self.spec.is_pinned
+
+    def has_route(self, scope: Scope) -> bool:
+        """True if a route takes the request's path and method."""
+        return any(route.matches(scope)[0] is Match.FULL for route in self.app.routes)
 
     def reset(self) -> None:
         """Forget the engine. Requests that run keep the state that they began with."""
