@@ -22,7 +22,10 @@ from tenonry_openai_server.settings import ServerConfig
 
 
 class FakeStarter:
-    """Starts fake engines: held back while `gate` is unset, refused for the reason in `failures`."""
+    """Starts fake engines: held back while `gate` is unset, refused for the reason in `failures`.
+
+    `downloads`: models whose measurement waits for the event.
+    """
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -30,8 +33,11 @@ class FakeStarter:
         self.begun = threading.Event()
         self.started: list[str] = []
         self.failures: dict[str, str] = {}
+        self.downloads: dict[str, threading.Event] = {}
 
     def measure(self, model: HostedModel) -> ModelMemory:
+        if model.name in self.downloads:
+            assert self.downloads[model.name].wait(20)
         return ModelMemory(weights=10, kv_cache=0, process=0)
 
     def start(self, model: HostedModel) -> Any:
@@ -116,5 +122,7 @@ def make_host() -> Iterator[Callable[..., HostApi]]:
         yield make
         for api in made:
             api.starter.gate.set()
+            for download in api.starter.downloads.values():
+                download.set()
     for api in made:
         api.host.shutdown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -225,8 +226,8 @@ def test_a_drain_refuses_requests_and_ends_those_that_wait(make_host):
         api.starter.gate.clear()
         waiting = asyncio.create_task(api.complete("b"))
         await api.until(lambda: api.models["b"].waiting == 1)
-        drain = asyncio.create_task(api.host.drain(5))
-        await api.until(lambda: api.host.is_draining)
+        drain = asyncio.create_task(api.host.drain(60))
+        await api.until(lambda: api.models["a"].engine.is_draining)
         refused = await api.complete("a")
         statuses = await api.statuses()
         api.starter.gate.set()
@@ -237,6 +238,63 @@ def test_a_drain_refuses_requests_and_ends_those_that_wait(make_host):
     assert refused.json()["error"]["code"] == "draining"
     assert statuses["a"] == "draining"
     assert is_drained
+
+
+def test_a_download_holds_up_no_other_model_and_no_end(make_host):
+    api = make_host("a", "b").start()
+    api.starter.downloads["a"] = threading.Event()
+
+    async def scenario():
+        waiting = asyncio.create_task(api.complete("a"))
+        await api.until(lambda: api.models["a"].waiting == 1)
+        assert await api.text("b") == "I am b."
+        assert await api.host.drain(20)
+        return await waiting
+
+    waited = api.run(scenario())
+    assert (waited.status_code, waited.json()["error"]["code"]) == (503, "draining")
+    api.host.shutdown()
+    assert not api.starter.downloads["a"].is_set()
+    assert api.models["a"].status == "unloaded"
+
+
+def test_the_wait_for_room_includes_that_for_another_model(make_host):
+    api = make_host(max_loaded_models=1, model_wait_timeout=0).start()
+    unloaded = threading.Event()
+
+    async def scenario():
+        await api.text("a")
+        api.models["a"].engine.shutdown = lambda: unloaded.wait(20)
+        first = asyncio.create_task(api.text("b"))
+        await api.until(lambda: api.models["a"].status == "draining")
+        refused = await api.complete("c")
+        assert not first.done()
+        unloaded.set()
+        return refused.json()["error"]["code"], await first
+
+    assert api.run(scenario()) == ("models_busy", "I am b.")
+
+
+def test_a_drain_ends_the_wait_for_room(make_host):
+    api = make_host("a", "b", max_loaded_models=1).start()
+
+    async def scenario():
+        await api.text("a")
+        engine = api.models["a"].engine
+        engine.gate.clear()
+        stream = asyncio.create_task(api.text("a"))
+        await api.until(lambda: bool(engine.running))
+        other = asyncio.create_task(api.complete("b"))
+        await api.until(lambda: api.models["b"].waiting == 1)
+        drain = asyncio.create_task(api.host.drain(20))
+        refused = await other
+        assert not drain.done()
+        engine.gate.set()
+        return refused, await stream, await drain
+
+    refused, text, is_drained = api.run(scenario())
+    assert refused.json()["error"]["code"] == "draining"
+    assert (text, is_drained) == ("I am a.", True)
 
 
 def test_the_end_stops_all_engines(make_host):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenonry.errors import LaunchError, QueueFullError, TenonryError
 from tenonry_openai_server.errors import APIError
-from tenonry_openai_server.hosting.memory import gib
+from tenonry_openai_server.hosting.memory import ModelMemory, gib
 from tenonry_openai_server.hosting.model import HostedModel, Status
 from tenonry_openai_server.hosting.settings import HostConfig
 from tenonry_openai_server.hosting.starter import Starter, too_large
@@ -47,6 +48,7 @@ class ModelHost:
         self._starter = starter
         self._by_name = {name: model for model in models for name in model.spec.names}
         self._threads = ThreadPoolExecutor(2 * len(models) + 1, thread_name_prefix="models")
+        self._measuring: dict[HostedModel, asyncio.Future[ModelMemory]] = {}
         self._planning = asyncio.Lock()  # one model at a time makes room
         self._freed = asyncio.Event()  # set when it is worth to look for room
         self._watcher: asyncio.Task[None] | None = None
@@ -101,7 +103,7 @@ class ModelHost:
     def _is_ready(self, model: HostedModel) -> bool:
         """True if the model can be used; otherwise its load has begun. Raises APIError 503."""
         if self.is_draining:
-            raise APIError(503, "the server is shutting down", code="draining", retry_after_s=5.0)
+            raise draining()
         if model.is_usable:
             return True
         if model.change is None:
@@ -144,11 +146,10 @@ class ModelHost:
         model.status, model.reason = Status.LOADING, ""
         began = time.monotonic()
         try:
-            async with self._planning:
-                if model.memory is None:
-                    model.memory = await self._run(self._starter.measure, model)
-                await self._make_room(model, model.memory.total)
-                model.reserved = model.memory.total
+            if model.memory is None:  # its files are downloaded; other models load meanwhile
+                self._measuring[model] = call_in_daemon(self._starter.measure, model)
+                model.memory = await self._measuring[model]
+            await self._reserve(model, model.memory.total)
             logger.info("loading model %s: %s", model.name, model.memory)
             model.engine = await self._run(self._start, model)
         except APIError:
@@ -157,6 +158,8 @@ class ModelHost:
         except Exception as error:  # noqa: BLE001  whatever it is, the other models serve on
             self._failed(model, error)
             return
+        finally:
+            self._measuring.pop(model, None)
         model.attach()
         logger.info("model %s is ready after %.1f s", model.name, time.monotonic() - began)
 
@@ -173,14 +176,29 @@ class ModelHost:
         model.reserved = 0
         model.fail(reason)
 
-    async def _make_room(self, model: HostedModel, need: int) -> None:
+    async def _reserve(self, model: HostedModel, need: int) -> None:
+        """Reserve `need` bytes, as soon as no other model makes room. Raises APIError."""
+        deadline = asyncio.get_running_loop().time() + self.settings.model_wait_timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._planning.acquire()
+        except TimeoutError:
+            raise self._busy(model, need) from None
+        try:
+            await self._make_room(model, need, deadline)
+            model.reserved = need
+        finally:
+            self._planning.release()
+
+    async def _make_room(self, model: HostedModel, need: int, deadline: float) -> None:
         """Unload models until `need` bytes fit: the one that was used longest ago first. Raises APIError."""
         pinned = sum(each.reserved for each in self.models if each.spec.is_pinned)
         if pinned + need > self.budget and model.memory is not None:
             message = too_large(model.name, model.memory, self.budget, pinned)
             raise APIError(400, message, param="model", code="model_too_large")
-        deadline = asyncio.get_running_loop().time() + self.settings.model_wait_timeout
         while self._is_short(need):
+            if self.is_draining:
+                raise draining()
             self._freed.clear()
             victim = least_recently_used(self.models)
             if victim is not None:
@@ -258,11 +276,20 @@ class ModelHost:
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - as AsyncLLM
         """Refuse new requests, end loads, and wait for running requests; False if some still run after `timeout`."""
         self.is_draining = True
+        self._freed.set()
+        for measuring in self._measuring.values():
+            if not measuring.done():
+                measuring.set_exception(draining())
         self._end_starts()
+        engines = [engine.drain(timeout) for engine in self._engines]
+        return all(await asyncio.gather(self._changes_end(timeout), *engines))
+
+    async def _changes_end(self, timeout: float) -> bool:  # noqa: ASYNC109 - as drain
+        """Wait at most `timeout` seconds for models that load or unload. No request is left with them: True."""
         changes = [model.change for model in self.models if model.change is not None]
         if changes:
             await asyncio.wait(changes, timeout=timeout)
-        return all(await asyncio.gather(*(engine.drain(timeout) for engine in self._engines)))
+        return True
 
     async def abort_all(self) -> None:
         """End every request with reason "abort"."""
@@ -274,7 +301,7 @@ class ModelHost:
                 self._threads.submit(model.engines.shutdown)
 
     def shutdown(self) -> None:
-        """Stop all engines. After the event loop has ended, from the main thread. Idempotent."""
+        """Stop all engines. After the event loop has ended, from the main thread. Idempotent. A download is left."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -283,6 +310,35 @@ class ModelHost:
         for engine in self._engines:
             self._threads.submit(engine.shutdown)
         self._threads.shutdown()
+
+
+def draining() -> APIError:
+    """Error of a request for a server that shuts down."""
+    return APIError(503, "the server is shutting down", code="draining", retry_after_s=5.0)
+
+
+def call_in_daemon(function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    """Call a function in a thread that the end of the process does not wait for. Its result is dropped if the future is
+    done by then.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(set_value: Callable[[Any], None], value: Any) -> None:
+        if not future.done():
+            set_value(value)
+
+    def run() -> None:
+        done: tuple[Callable[[Any], None], Any]
+        try:
+            done = (future.set_result, function(*args))
+        except BaseException as error:  # noqa: BLE001  the caller raises it
+            done = (future.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, *done)
+
+    threading.Thread(target=run, name="models-measure", daemon=True).start()
+    return future
 
 
 def least_recently_used(models: Sequence[HostedModel]) -> HostedModel | None:
