@@ -54,6 +54,7 @@ def test_line_of_a_request(tmp_path):
     assert written(path) == [
         {
             "request_id": "r1",
+            "model": "demo",
             "arrival_time": 1_700_000_000.5,
             "prompt_tokens": 40,
             "output_tokens": 5,

@@ -232,8 +232,11 @@ async def run_trace(
     await warm_up(load, workloads, TRACE, vocab_size)
     lengths, times = [each.output_tokens for each in trace], starts(trace, args.speed)
     seeds = [workloads.seed * 1000 + run for run in range(args.runs)]
-    made = [prompts(trace, workloads.token_range, seed, vocab_size) for seed in seeds]
-    return [await metered(load.run(each, lengths, times), meter) for each in made]
+    runs = []
+    for seed in seeds:  # the prompts of one run at a time are in memory
+        made = prompts(trace, workloads.token_range, seed, vocab_size)
+        runs.append(await metered(load.run(made, lengths, times), meter))
+    return runs
 
 
 async def warm_up(load: Load, workloads: WorkloadFile, name: str, vocab_size: int) -> None:

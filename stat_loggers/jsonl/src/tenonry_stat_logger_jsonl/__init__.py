@@ -46,6 +46,8 @@ class JsonlStatLogger(StatLogger):
     def __init__(self, context: StatLoggerContext) -> None:
         super().__init__(context)
         options = context.options if isinstance(context.options, JsonlOptions) else JsonlOptions()
+        names = context.config.served_model_name
+        self._model = names[0] if names else context.config.model
         try:
             self._file = _LineFile(
                 options.path,
@@ -62,18 +64,22 @@ class JsonlStatLogger(StatLogger):
 
     def record(self, record: StatRecord) -> None:
         for request in record.iteration.finished if record.iteration is not None else ():
-            line = json.dumps(trace_line(request, record.engine_index), ensure_ascii=False)
+            fields = trace_line(request, record.engine_index, self._model)
+            line = json.dumps(fields, ensure_ascii=False)
             self._file.emit(logging.makeLogRecord({"msg": line}))
 
     def shutdown(self) -> None:
         self._file.close()
 
 
-def trace_line(request: FinishedRequestStats, engine: int) -> dict[str, Any]:
-    """The fields of a line: counts in tokens, `arrival_time` in seconds since 1970, durations in seconds."""
+def trace_line(request: FinishedRequestStats, engine: int, model: str) -> dict[str, Any]:
+    """The fields of a line: counts in tokens, `arrival_time` in seconds since 1970, durations in seconds. `model`: its
+    first served name.
+    """
     gaps = request.num_generation_tokens - 1 if request.n == 1 else 0
     return {
         "request_id": request.request_id,
+        "model": model,
         "arrival_time": request.start_time,
         "prompt_tokens": request.num_prompt_tokens,
         "output_tokens": request.num_generation_tokens,
