@@ -41,6 +41,9 @@ def test_options_of_a_prompt_still_count(make_processor):
     prompt = read_prompt({"prompt": "e f", "truncate_prompt_tokens": 2})
     whole = processor.encode("a b c d e f")
     assert processor.process_prompt(prompt, PARAMS).token_ids.tolist() == whole[-2:]
+    for special in (False, True):
+        prompt = read_prompt({"prompt": "e f", "add_special_tokens": special})
+        assert processor.process_prompt(prompt, PARAMS).text == "a b c d e f"
 
 
 def test_token_ids_chats_and_pairs_stay_as_they_are(make_processor):
@@ -49,6 +52,8 @@ def test_token_ids_chats_and_pairs_stay_as_they_are(make_processor):
     assert ids.token_ids.tolist() == [3, 4, 5]
     chat = processor.render_chat([{"role": "user", "content": "hello"}])
     assert processor.process_prompt(read_prompt(chat), PARAMS).text == "hello"
+    special = read_prompt({**chat, "add_special_tokens": True})
+    assert processor.process_prompt(special, PARAMS).text == "hello"
     pooled = SamplingParams(pooling=PoolingParams())
     pair = processor.process_prompt(read_prompt({"prompt": "a", "text_pair": "b"}), pooled)
     assert "Q" not in (pair.text or "")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 from pydantic import BaseModel
 
@@ -13,7 +16,8 @@ from tenonry_io_template.settings import TemplateSettings
 from tenonry_io_template.template import Render, load_template
 from tenonry_io_text.processor import TextIOProcessor
 
-NOT_PLAIN = {"add_special_tokens", "text_pair"}  # options of chats and of pairs to be scored
+CHAT = "is_chat"  # option that marks a rendered chat
+PAIR = "text_pair"  # option of pairs to be scored
 
 
 class TemplateIOProcessor(TextIOProcessor):
@@ -31,10 +35,17 @@ class TemplateIOProcessor(TextIOProcessor):
         super().check(config, options)
         _template(config)
 
+    def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> dict[str, Any]:
+        """As `text` does, marked as a chat."""
+        return {**super().render_chat(messages, **kwargs), CHAT: True}
+
     def process_prompt(
         self, prompt: Prompt, params: SamplingParams, *, add_special_tokens: bool = True
     ) -> ProcessedPrompt:
-        if isinstance(prompt, TextPrompt) and not NOT_PLAIN & prompt.options.keys():
+        if isinstance(prompt, TextPrompt) and CHAT in prompt.options:
+            options = {name: value for name, value in prompt.options.items() if name != CHAT}
+            prompt = msgspec.structs.replace(prompt, options=options)
+        elif isinstance(prompt, TextPrompt) and PAIR not in prompt.options:
             try:
                 text = self._render(prompt.text)
             except Exception as error:
