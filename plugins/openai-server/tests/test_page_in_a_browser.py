@@ -28,6 +28,18 @@ const tools = [{type: "function", function: {name: "look", parameters: {type: "o
 window.fetch = (path, options) => send(path, options?.body
     ? {...options, body: JSON.stringify({...JSON.parse(options.body), tools})} : options);
 """
+# A server of several models, whose one model is loaded by the first answer and then takes images.
+SEVERAL_MODELS = """
+const send = window.fetch;
+let status = "unloaded";
+window.fetch = (path, options) => {
+    if (path === "v1/models") return Promise.resolve(Response.json({data: [{id: "fake", status}]}));
+    if (path.startsWith("page/state")) return Promise.resolve(Response.json({max_images: 1}));
+    status = "ready";
+    return send(path, options);
+};
+document.getElementById("model").dispatchEvent(new Event("change"));
+"""
 
 
 class Page:
@@ -236,3 +248,13 @@ def test_first_paint_comes_soon(open_page, record_property):
     record_property("first_paint_s", paint_s)
     print(f"first paint after {paint_s:.3f} s")
     assert paint_s <= PAINT_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def test_images_are_offered_once_an_answer_has_loaded_the_model(open_page):
+    page = open_page().ready()
+    page.chrome.execute_script(SEVERAL_MODELS)
+    page.until("return document.getElementById('image-field').hidden")
+    page.send("hi")
+    page.answered("Hello there.")
+    page.until("return !document.getElementById('image-field').hidden")
+    assert page.errors() == []

@@ -6,9 +6,11 @@ const $ = (id) => document.getElementById(id);
 let turns = []; // messages as the API takes them
 let running = null; // AbortController of the answer that streams
 let showError = () => {};
+let answered = () => {};
 
-export function start(onError) {
+export function start(onError, onAnswer) {
   showError = onError;
+  answered = onAnswer;
   $("form").addEventListener("submit", (event) => { event.preventDefault(); send(); });
   $("input").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
@@ -86,6 +88,7 @@ async function answer() {
       show(node, turn);
     }
     $("status").textContent = "";
+    answered();
   } catch (error) {
     if (error.name !== "AbortError") showError(error.message);
     $("status").textContent = error.name === "AbortError" ? "Stopped." : "";

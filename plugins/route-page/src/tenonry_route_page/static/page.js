@@ -24,9 +24,10 @@ async function loadModels() {
   } catch (error) { showError(error.message); }
 }
 
+const isReady = () => (models.find(({ id }) => id === $("model").value)?.status ?? "ready") === "ready";
+
 async function showImageField() {
-  const { status = "ready" } = models.find(({ id }) => id === $("model").value) ?? {};
-  const state = status === "ready" ? await (await call(statePath())).json() : {};
+  const state = isReady() ? await (await call(statePath())).json() : {};
   $("image-field").hidden = !state.max_images;
 }
 
@@ -60,6 +61,6 @@ for (const name of ["chat", "engine"]) {
 $("model").addEventListener("change", loadModels);
 $("api-key").value = key();
 $("api-key").addEventListener("change", () => { keepKey($("api-key").value.trim()); loadModels(); });
-chat.start(showError);
+chat.start(showError, () => { if (!isReady()) loadModels(); }); // the answer's request has loaded the model
 $("input").focus();
 loadModels();
