@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from tenonry.errors import ConfigError
+from tenonry_bench import serve as serve_command
 from tenonry_bench.__main__ import main
+from tenonry_bench.load import LoadRun
+from tenonry_bench.serve import of_trace, run_trace
 from tenonry_bench.traces import TracedRequest, prompts, read_trace, starts
+from tenonry_bench.workload import WorkloadFile
 
 LINES = (
     {"arrival_time": 100.5, "prompt_tokens": 3, "output_tokens": 2, "reason": "stop", "tags": {}},
@@ -88,3 +94,23 @@ def test_requests_of_a_trace_are_sent_with_its_lengths(serve, answers, bench, tr
     bodies = [json.loads(body) for *_, body in server.requests][-4:]
     lengths = [(len(body["prompt"]), body["max_tokens"]) for body in bodies]
     assert sorted(lengths) == [(3, 2), (3, 2), (5, 4), (5, 4)]
+
+
+def test_prompts_of_a_run_are_made_after_the_run_before_it(trace, monkeypatch):
+    events = []
+
+    def make(*args):
+        events.append("prompts")
+        return prompts(*args)
+
+    class RecordedLoad:
+        async def run(self, made, lengths, times=()):
+            events.append("run" if times else "warm-up")
+            return LoadRun(1.0, [])
+
+    monkeypatch.setattr(serve_command, "prompts", make)
+    found = read_trace([str(trace)])
+    workloads = WorkloadFile(seed=1, token_range=(5, 50), workloads={"trace": of_trace(found)})
+    args = SimpleNamespace(speed=1.0, runs=2)
+    asyncio.run(run_trace(RecordedLoad(), workloads, found, args, 50, None))
+    assert events == ["warm-up", "prompts", "run", "prompts", "run"]
