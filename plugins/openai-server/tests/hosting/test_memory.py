@@ -144,7 +144,9 @@ def test_a_gpu_holds_a_share_or_the_given_cache(info):
     share = estimate(shared, info, 10 * GIB)
     assert share.total == 9 * GIB
     assert share.kv_cache == 9 * GIB - 2100 - GPU_PROCESS_BYTES
-    assert with_planned_cache(shared, share).kv_cache_memory_bytes == share.kv_cache
+    planned = with_planned_cache(shared, share)
+    assert planned.kv_cache_memory_bytes == share.kv_cache
+    assert planned.gpu_memory_utilization == 1  # else other models would be subtracted from a share
     given = estimate(
         EngineConfig(model="m", device="cuda", kv_cache_memory_bytes=GIB), info, 10 * GIB
     )

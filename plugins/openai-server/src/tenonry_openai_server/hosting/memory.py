@@ -82,10 +82,16 @@ def estimate(config: EngineConfig, model: ModelInfo, budget: int) -> ModelMemory
 
 
 def with_planned_cache(config: EngineConfig, memory: ModelMemory) -> EngineConfig:
-    """Settings of an engine whose KV cache has the planned size."""
-    if not memory.kv_cache_of_rank or config.num_gpu_blocks_override:
-        return config
-    return config.replaced(kv_cache_memory_bytes=memory.kv_cache_of_rank)
+    """Settings of an engine whose KV cache has the planned size.
+
+    The plan has applied the share of a GPU: the engine would subtract other models from it, and find no memory left.
+    """
+    if memory.kv_cache_of_rank and not config.num_gpu_blocks_override:
+        config = config.replaced(kv_cache_memory_bytes=memory.kv_cache_of_rank)
+    is_fixed = config.kv_cache_memory_bytes or config.num_gpu_blocks_override
+    if is_fixed and config.may_use_gpus:
+        config = config.replaced(gpu_memory_utilization=1.0)
+    return config
 
 
 def weight_bytes(config: EngineConfig, model: ModelInfo) -> int:
