@@ -33,7 +33,7 @@ PAGES = tuple(
 )
 # The test that runs the commands of a page, with the page's name in brackets, and the pages of the second file.
 COMMANDS = "test_every_documented_command_runs"
-FOR_AUTHORS = re.compile("write-|package-|test-a-|open-")
+FOR_AUTHORS = re.compile("write-|package-|test-a-|open-|your-")
 IMPORTED = re.compile(r"^\s*(?:from|import) (tenonry[\w.]*)", re.MULTILINE)
 
 

@@ -195,7 +195,7 @@ class TestOneEngine:
             kill(served)
             while served.engine.engine_core.engines:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
-            with pytest.raises(EngineDeadError, match=r"engines \[0\] died and are being started"):
+            with pytest.raises(EngineDeadError, match=r"engines \[0\] failed and are restarting"):
                 await served.engine.reset_prefix_cache()
             await asyncio.gather(*tasks)
             await served.engine.reset_prefix_cache()

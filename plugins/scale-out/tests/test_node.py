@@ -229,7 +229,7 @@ def test_a_node_that_cannot_join_says_so(nodes):
     nodes.node.wait()
     nodes.start_node()
     assert nodes.node.wait(30) == 1
-    assert "start the first node anew as well" in nodes.log.read_text()
+    assert "restart the first node as well" in nodes.log.read_text()
 
 
 FAULTY = {"name": "tenonry_testkit.kernel.faulty:FaultyScheduler", "options": {"fail": "schedule"}}
