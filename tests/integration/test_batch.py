@@ -143,7 +143,7 @@ def test_a_killed_run_with_a_server_of_its_own_is_continued(text_model, tmp_path
         (["--concurrency", "0", "serve", "demo"], 1, "--concurrency 0 must be from 1 to 4096"),
         (["--server", "127.0.0.1:8000"], 1, "must begin with http:// or https://"),
         (["--server", "http://a:b", "--attempts", "1"], 1, "is no URL"),
-        (["--server", "http://127.0.0.1:9", "--attempts", "1"], 1, "0 of 1 requests are answered; run the same command"),
+        (["--server", "http://127.0.0.1:9", "--attempts", "1"], 1, "0 of 1 requests are answered; run the same"),
         (["serve", "/nowhere/at/all"], 1, "the server has ended (exit code 1); the lines above say why"),
     ],
 )  # fmt: skip

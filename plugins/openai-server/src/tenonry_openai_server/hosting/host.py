@@ -121,8 +121,10 @@ class ModelHost:
             )
         model.waiting += 1
         try:
-            if model.change is not None:
-                await asyncio.shield(model.change)
+            if (change := model.change) is not None:
+                # Yields also for a task that has just ended, whose callback runs next; a shield would not.
+                await asyncio.wait({change})
+                change.result()
         finally:
             model.waiting -= 1
 
