@@ -22,13 +22,12 @@ WEIGHT = "weight"
 
 
 class Gguf(CheckpointQuantisation):
-    """Values keep their bits, scales and minimums. Inputs are rounded in groups, to 16 bits by kernels and to 8 bits by
-    other layers, so in float32, where answers are those of the file's numbers, matrices are dequantised.
+    """Values keep their bits, scales and minimums. Inputs are rounded to 8 bits in groups, so in float32, where answers
+    are those of the file's numbers, matrices are dequantised.
     """
 
     name = "gguf"
     parts = (WEIGHT,)
-    input_bits = 16
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
         super().__init__(config)
@@ -41,7 +40,7 @@ class Gguf(CheckpointQuantisation):
     @classmethod
     def refusal(cls, device: torch.device, dtype: torch.dtype) -> str | None:
         if dtype == torch.float32:
-            return "its layers round inputs, and float32 is exact"
+            return "its layers round inputs to 8 bits, and float32 is exact"
         return super().refusal(device, dtype)
 
     def is_matrix(self, stored: Mapping[str, StoredTensor]) -> bool:
