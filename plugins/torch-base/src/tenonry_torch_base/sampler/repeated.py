@@ -29,7 +29,7 @@ PADDING = (1.0, 1.0, 0.0, 1.0, 0.0, 0.5)
 
 
 class Draws(Enum):
-    """What the rows of a step need. A step of one kind may be sampled as a later one."""
+    """Draws that the rows of a step need. A step of one kind may be sampled as a later one."""
 
     GREEDY = 0
     WHOLE = 1  # from all tokens

@@ -114,7 +114,7 @@ class GraphedPass(ForwardPass):
             step.sampled = Sampled(outputs.token_ids[:count], outputs.failure[:count])
 
     def _draws(self, step: Step) -> Draws | None:
-        """What the graph of a step samples; None where the sampler does."""
+        """Draws in the graph of a step; None where the sampler makes them."""
         if self._columns is None or step.is_part or self._failures.any:
             return None
         return draws_of(self._columns, step.sampling.row)

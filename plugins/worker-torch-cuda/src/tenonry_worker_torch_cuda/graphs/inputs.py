@@ -59,7 +59,7 @@ class DeviceTable:
 
 
 class StepRows:
-    """What a step of at most `size` rows reads: `token_ids` i64[size], and row, position and slot, i32[3, size]."""
+    """Inputs of a step of at most `size` rows: `token_ids` i64[size], and row, position and slot, i32[3, size]."""
 
     def __init__(self, size: int, table: DeviceTable, device: torch.device) -> None:
         self.size = size
