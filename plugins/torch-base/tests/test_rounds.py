@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import msgspec
 import numpy as np
 
 from tenonry.sampling_params import SamplingParams
@@ -67,8 +70,8 @@ def test_none_where_no_row_asks():
     assert joined([answer([0], [[1]]), answer([0], [[2]])]).logprobs is None
 
 
-def entered(several):
-    """Rounds over two rows, of which the passes that are run one by one are counted."""
+def entered(make_several):
+    """Rounds over two rows, whose passes that run one by one are counted."""
     state = BatchState(2, 32, 4)
     passes = []
 
@@ -78,7 +81,7 @@ def entered(several):
         state.record_sampled(output.row, np.full(len(output.row), 7, np.int32))
         return answer(output.row.tolist(), [[7]] * len(output.row))
 
-    rounds = Rounds(state, execute, several)
+    rounds = Rounds(state, execute, make_several(state))
     new = [
         NewRow(
             row=row,
@@ -109,24 +112,54 @@ def entered(several):
     return rounds, step, passes
 
 
-def test_passes_behind_the_first_are_run_at_once_where_they_can_be():
-    asked = []
+class Several:
+    """Applies row changes and answers; records what it was called with."""
 
-    def several(step_id, row, most, ends):
-        asked.append((step_id, row.tolist(), most, ends.stop_ids.tolist(), ends.free.tolist()))
-        return answer([0, 1], [[8, 5], [8, 8, 8, 8]])
+    def __init__(self, state, accepts=True):
+        self.state = state
+        self.is_accepting = accepts
+        self.calls = []
 
-    rounds, step, passes = entered(several)
+    def accepts(self, row):
+        return self.is_accepting
+
+    def start(self, output, rounds):
+        self.calls.append(output.step_id)
+        self.state.change_rows(output)
+
+    def __call__(self, step_id, row, most, ends):
+        self.calls.append((row.tolist(), most, ends.stop_ids.tolist(), ends.free.tolist()))
+        assert self.state.num_computed[row].tolist() == [2, 2]
+        assert self.state.token_ids[row, 2].tolist() == [7, 7]
+        return answer([0, 1], [[8, 5], [8, 8, 8, 8, 8]])
+
+
+def decoding(rounds, step):
+    """The step after one that entered the rows and sampled token 7."""
+    rounds.run(msgspec.structs.replace(step, round_tokens=1))
+    return msgspec.structs.replace(step, step_id=4, new=[])
+
+
+def test_all_passes_run_in_one_call_where_they_can():
+    rounds, step, passes = entered(Several)
+    step = decoding(rounds, step)
     result = rounds.run(step)
+    assert passes == [2]  # the one that entered the rows
     # One output came with the rows and one was made: the second row may end with its fourth.
-    assert asked == [(3, [0, 1], 4, [[5, -1], [5, 9]], [0, 1])]
-    assert passes == [2]
-    assert result.token_ids.tolist() == [7, 8, 5, 7, 8, 8, 8, 8]
-    assert result.offsets.tolist() == [0, 3, 8]
+    assert rounds.several.calls == [4, ([0, 1], 5, [[5, -1], [5, 9]], [0, 1])]
+    assert result.token_ids.tolist() == [8, 5, 8, 8, 8, 8, 8]
+    assert result.offsets.tolist() == [0, 2, 7]
 
 
-def test_passes_are_run_one_by_one_where_several_at_once_are_refused():
-    rounds, step, passes = entered(lambda *_: None)
+def test_passes_run_one_by_one_where_one_call_is_not_accepted():
+    rounds, step, passes = entered(partial(Several, accepts=False))
+    assert rounds.run(decoding(rounds, step)).token_ids.tolist() == [7] * 10
+    assert passes == [2] * 6
+    assert rounds.several.calls == []
+
+
+def test_passes_run_one_by_one_where_rows_enter():
+    rounds, step, passes = entered(Several)
     assert rounds.run(step).token_ids.tolist() == [7] * 10
     assert passes == [2] * 5
 

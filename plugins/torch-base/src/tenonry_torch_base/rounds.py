@@ -30,12 +30,16 @@ class RowEnds(NamedTuple):
 class SeveralPasses(Protocol):
     """Several passes of a multi-token step in one call."""
 
-    def __call__(
-        self, step_id: int, row: I32, most: int, ends: RowEnds, /
-    ) -> ModelRunnerOutput | None:
-        """Decode up to `most` tokens of each unfinished row; the state has its columns afterwards. None: not started,
-        and passes are run one by one.
-        """
+    def accepts(self, row: I32, /) -> bool:
+        """Return True if these rows can be decoded so; otherwise passes run one by one."""
+        ...
+
+    def start(self, output: SchedulerOutput, rounds: Rounds, /) -> None:
+        """Apply the row changes of a step without new rows, none of whose passes ran."""
+        ...
+
+    def __call__(self, step_id: int, row: I32, most: int, ends: RowEnds, /) -> ModelRunnerOutput:
+        """Decode up to `most` tokens of each row; the state has its columns afterwards."""
         ...
 
 
@@ -74,19 +78,15 @@ class Rounds:
 
     def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Passes until each row has its tokens, has ended, or has failed."""
+        several = self.several
+        row = output.row
+        if several and not (output.new or output.prepare) and several.accepts(row):
+            several.start(output, self)
+            return several(output.step_id, row, output.round_tokens, self.row_ends(row))
         passes = [self._pass(output)]
         while len(passes) < output.round_tokens:
             row = self._going(passes[-1])
             if not len(row):
-                break
-            left = output.round_tokens - len(passes)
-            rest = (
-                self.several(output.step_id, row, left, self.row_ends(row))
-                if self.several
-                else None
-            )
-            if rest is not None:
-                passes.append(rest)
                 break
             passes.append(self._pass(next_pass(output.step_id, row)))
         return joined(passes)

@@ -1,4 +1,4 @@
-"""The passes of a round in one call of a kernel: the same tokens and columns as one by one."""
+"""The passes of a multi-token step in one kernel call: the same tokens and columns as one by one."""
 
 from __future__ import annotations
 
@@ -78,22 +78,26 @@ def round_of(rows, tokens):
     )
 
 
+class Counted:
+    """Several passes of a runner; `calls`: the tokens that each call may make."""
+
+    def __init__(self, several):
+        self.several = several
+        self.accepts = several.accepts
+        self.start = several.start
+        self.calls = []
+
+    def __call__(self, step_id, row, most, ends):
+        self.calls.append(most)
+        return self.several(step_id, row, most, ends)
+
+
 def served(model, steps, *, is_one_by_one):
-    """The answers to steps, the runner, and how often the kernel was called."""
+    """The answers to steps, the runner, and the kernel calls."""
     runner = worker_tools.runner(model, num_blocks=len(LENGTHS) * BLOCKS, block_size=BLOCK_SIZE)
-    calls = []
-    if is_one_by_one:
-        runner.rounds.several = None
-    else:
-        several = runner.rounds.several
-
-        def counted(*given):
-            made = several(*given)
-            calls.append(made is not None)
-            return made
-
-        runner.rounds.several = counted
-    return [runner.execute(step) for step in steps], runner, calls
+    counted = Counted(runner.rounds.several)
+    runner.rounds.several = None if is_one_by_one else counted
+    return [runner.execute(step) for step in steps], runner, counted.calls
 
 
 def columns(runner):
@@ -128,14 +132,14 @@ def test_tokens_and_columns_are_those_of_passes_one_by_one(family):
     assert "1 × rounds" in model.chosen_kernels
     steps = [entering(), round_of([0, 1, 2], 8), round_of([2, 0], 5), round_of([1], 2)]
     answers, calls = assert_same(model, steps)
-    assert calls == [True] * 3
+    assert calls == [8, 5, 2]
     assert {row: len(ids) for row, ids in tokens_of(answers[1]).items()} == {0: 8, 1: 8, 2: 8}
 
 
 def test_kv_in_8_bits():
     steps = [entering(), round_of([0, 1, 2], 8), round_of([0, 1, 2], 8)]
     _, calls = assert_same(model_of("qwen3", "int8"), steps)
-    assert calls == [True, True]
+    assert calls == [8, 8]
 
 
 def test_rows_end_with_a_token_that_ends_them():
@@ -147,7 +151,7 @@ def test_rows_end_with_a_token_that_ends_them():
     steps = [entering(stops), round_of([0, 1, 2], 8)]
     answers, calls = assert_same(model, steps)
     found = tokens_of(answers[1])
-    assert calls == [True]
+    assert calls == [8]
     assert found[0] == ids[0][: ids[0].index(third) + 1]
     assert found[1] == ids[1]
     assert found[2] == ids[2][: ids[2].index(first) + 1]
@@ -175,7 +179,7 @@ def test_rows_that_draw_or_ask_for_more_go_one_by_one():
         SamplingParams(temperature=0.0, logprobs=2),
     ):
         _, calls = assert_same(model, [entering(sampling=sampling), round_of([0, 1, 2], 4)])
-        assert calls == [False] * 3
+        assert calls == []
 
 
 def test_row_whose_logits_are_no_numbers_fails_alone():
@@ -213,7 +217,7 @@ def test_rows_that_fail_in_the_middle_of_a_round_lose_its_tokens(monkeypatch):
     assert answer.failed_row.tolist() == [1]
     assert {row: len(ids) for row, ids in tokens_of(answer).items()} == {0: 6, 2: 6}
     after = runner.state.num_computed.tolist()
-    assert [now - then for now, then in zip(after[:3], before[:3], strict=True)] == [6, 4, 6]
+    assert [now - then for now, then in zip(after[:3], before[:3], strict=True)] == [6, 3, 6]
 
 
 class Guesser(Drafter):
@@ -246,22 +250,15 @@ def test_passes_are_run_at_once_while_a_drafter_rests(row, monkeypatch):
     wanted = [token for answer in answers[1:] for token in tokens_of(answer)[row]]
     runner = worker_tools.runner(model, num_blocks=len(LENGTHS) * BLOCKS, block_size=BLOCK_SIZE)
     runner.draft(Guesser.__new__(Guesser), 4)
-    several = runner.rounds.several
-    calls = []
-
-    def counted(*given):
-        calls.append(given[2])
-        return several(*given)
-
-    runner.rounds.several = counted
+    counted = runner.rounds.several = Counted(runner.rounds.several)
     runner.execute(steps[0])
     tokens = []
     for step in steps[1:]:
         runner.rounds.drafts.controller.rows[row].credit = -1.0
         tokens += tokens_of(runner.execute(step))[row]
     assert tokens == wanted
-    assert calls == [3] * 6
+    assert counted.calls == [3] * 6
     # With credit, the drafter is called in each pass.
     runner.rounds.drafts.controller.rows[row].credit = 100.0
     runner.execute(round_of([row], 4))
-    assert calls == [3] * 6
+    assert counted.calls == [3] * 6

@@ -84,6 +84,17 @@ class BatchState:
 
     def advance(self, output: SchedulerOutput) -> Spans:
         """As `apply`, without inputs: which positions of which rows the step covers."""
+        row = self.change_rows(output)
+        start = self.num_computed[row]
+        seq_lens = self.num_computed[row] = start + output.num_tokens
+        sampling = row[output.samples]
+        behind = seq_lens[output.samples]  # the position after those that this step computes
+        self.token_ids[sampling, behind] = KNOWN_TO_WORKER
+        self.num_output[sampling] += 1
+        return Spans(row, start, seq_lens)
+
+    def change_rows(self, output: SchedulerOutput) -> NDArray[np.intp]:
+        """Remove finished rows, add new ones, and store blocks and tokens that the step brings; returns its rows."""
         if len(output.gone):
             self.handle[output.gone] = 0
             self.num_blocks[:, output.gone] = 0
@@ -96,13 +107,7 @@ class BatchState:
         if len(known):
             rows = row[known]
             self.token_ids[rows, self.num_computed[rows]] = output.next_token[known]
-        start = self.num_computed[row]
-        seq_lens = self.num_computed[row] = start + output.num_tokens
-        sampling = row[output.samples]
-        behind = seq_lens[output.samples]  # the position after those that this step computes
-        self.token_ids[sampling, behind] = KNOWN_TO_WORKER
-        self.num_output[sampling] += 1
-        return Spans(row, start, seq_lens)
+        return row
 
     def record_sampled(self, rows: I32, token_ids: I32) -> None:
         """Keep the tokens that `rows` sampled in the step just applied, so that `next_token` may be −1."""

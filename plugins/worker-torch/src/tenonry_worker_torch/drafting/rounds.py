@@ -110,10 +110,10 @@ class DraftedRounds(Rounds):
 
     def _plain(self, step: SchedulerOutput, numbers: list[int], most: int) -> ModelRunnerOutput:
         """Run a pass without drafts, or up to `most` of them in one call while the drafter is not called anyway."""
-        if most > 1 and self.several is not None and self.drafts.rests(numbers):
-            made = self.several(step.step_id, step.row, most, self.row_ends(step.row))
-            if made is not None:
-                return made
+        if most > 1 and self.drafts.rests(numbers):
+            row = step.row
+            if self.several is not None and self.several.accepts(row):
+                return self.several(step.step_id, row, most, self.row_ends(row))
         return self._pass(step)
 
     def _take_plain(

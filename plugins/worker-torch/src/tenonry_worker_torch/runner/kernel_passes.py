@@ -1,4 +1,4 @@
-"""The passes of a round behind its first one, in one call of a kernel. Worker process.
+"""All passes of a multi-token step in one call of a kernel. Worker process.
 
 A pass of a tiny model takes less time than Python takes to call it. Only rows that take the largest logit go this way:
 whatever else chooses a token is Python's.
@@ -15,7 +15,7 @@ from tenonry.step import KNOWN_TO_WORKER, NO_ROWS, ModelRunnerOutput, RowFailure
 from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_torch_base.paged_attention import PagedKeys
 from tenonry_torch_base.round_kernel import RoundEnds
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import LeanForward, RoundsOfTokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.rounds import RowEnds
     from tenonry_torch_base.sampler.sampler import Sampler
     from tenonry_worker_torch.runner.feature_list import FeatureList
+    from tenonry_worker_torch.runner.row_changes import RowChanges
     from tenonry_worker_torch.runner.step_pass import StepPass
 
 
@@ -33,25 +34,32 @@ class KernelPasses:
     """Passes of a runner's model, which may be replaced; see `tenonry_torch_base.rounds.SeveralPasses`."""
 
     def __init__(
-        self, forward_pass: StepPass, state: BatchState, sampler: Sampler, features: FeatureList
+        self,
+        forward_pass: StepPass,
+        state: BatchState,
+        sampler: Sampler,
+        features: FeatureList,
+        changes: RowChanges,
     ) -> None:
         self._pass = forward_pass
         self._state = state
         self._sampler = sampler
         self._sees_decodes = features.sees_decodes
+        self.start = changes.start
 
-    def __call__(
-        self, step_id: int, row: I32, most: int, ends: RowEnds
-    ) -> ModelRunnerOutput | None:
-        """Up to `most` tokens for each row; None where some row, or the model, is not for the kernel."""
-        model = self._pass.model
-        forward = model.forward
-        backend = model.backend
-        rounds = forward.rounds if isinstance(forward, LeanForward) else None
-        if rounds is None or len(row) > rounds.most or not isinstance(backend, SdpaBackend):
-            return None
-        if self._sees_decodes or not self._sampler.columns.is_plain[row].all():
-            return None
+    def accepts(self, row: I32) -> bool:
+        """Return True if the model has such a kernel, and each row takes the largest logit."""
+        kernel = self._kernel()
+        if kernel is None or self._sees_decodes or len(row) > kernel.most:
+            return False
+        return bool(self._sampler.columns.is_plain[row].all())
+
+    def __call__(self, step_id: int, row: I32, most: int, ends: RowEnds) -> ModelRunnerOutput:
+        """Up to `most` tokens for each of the accepted rows."""
+        rounds = self._kernel()
+        backend = self._pass.model.backend
+        assert rounds is not None  # noqa: S101 - accepted
+        assert isinstance(backend, SdpaBackend)  # noqa: S101
         rows = row.astype(np.intp)
         start = self._state.num_computed[rows]
         keys = self._keys(rows, start, most, backend)
@@ -60,6 +68,12 @@ class KernelPasses:
         with self._pass.affinity:
             made = rounds(token_ids, keys, given)
         return self._answer(step_id, row, start, made)
+
+    def _kernel(self) -> RoundsOfTokens | None:
+        model = self._pass.model
+        if isinstance(model.forward, LeanForward) and isinstance(model.backend, SdpaBackend):
+            return model.forward.rounds
+        return None
 
     def _keys(
         self, rows: NDArray[np.intp], start: I32, most: int, backend: SdpaBackend

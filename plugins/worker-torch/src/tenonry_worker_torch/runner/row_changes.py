@@ -26,13 +26,7 @@ class RowChanges:
 
     def apply(self, output: SchedulerOutput, rounds: Rounds) -> StepInputs:
         """Remove finished rows, add new ones, advance the columns to the end of the step."""
-        if len(output.gone):
-            self._forward_pass.leave(output.gone)
-            for row in output.gone.tolist():
-                self._sampler.leave(row)
-                rounds.leave(row)
-            for leave in self._features.leave:
-                leave(output.gone)
+        self._leave(output, rounds)
         inputs = self._state.apply(output)
         for new in output.new:
             self._forward_pass.enter(new)
@@ -41,3 +35,18 @@ class RowChanges:
             for enter in self._features.enter:
                 enter(new)
         return inputs
+
+    def start(self, output: SchedulerOutput, rounds: Rounds) -> None:
+        """As `apply`, of a step without new rows, leaving the columns of the others at its start."""
+        self._leave(output, rounds)
+        self._state.change_rows(output)
+
+    def _leave(self, output: SchedulerOutput, rounds: Rounds) -> None:
+        if not len(output.gone):
+            return
+        self._forward_pass.leave(output.gone)
+        for row in output.gone.tolist():
+            self._sampler.leave(row)
+            rounds.leave(row)
+        for leave in self._features.leave:
+            leave(output.gone)

@@ -53,7 +53,7 @@ class ModelRunner:
         self._context = context
         forward_pass.sample_with(sampler)
         self._rows = RowChanges(self.state, forward_pass, sampler, features)
-        self._several = KernelPasses(forward_pass, self.state, sampler, features)
+        self._several = KernelPasses(forward_pass, self.state, sampler, features, self._rows)
         self.rounds = Rounds(self.state, self.execute_pass, self._several)
         self.adopt(context.model)
         self.allocate()
