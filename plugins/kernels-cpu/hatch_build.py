@@ -89,7 +89,10 @@ def compile_library(sources: Path, target: Path) -> bool:
         os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     )
     if not compiler:
-        say("no C compiler (cc, gcc, clang), so no kernels")
+        say(
+            "no C compiler (cc, gcc, clang), so no kernels; "
+            "install gcc and install tenonry-kernels-cpu again, or take its wheel"
+        )
         target.unlink(missing_ok=True)
         return False
     is_x86 = platform.machine().lower() in X86

@@ -223,6 +223,27 @@ def test_a_link_holds_the_folder_and_what_the_distribution_declares(
 
 
 @pytest.mark.integration
+def test_lack_of_a_compiler_is_shown_and_installs_again_once_there_is_one(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(paths, "PYTHON", Path(sys.executable))
+    monkeypatch.delenv("CC", raising=False)
+    kernels = copy / "kernels"
+    shutil.copytree(
+        ROOT / "plugins" / "kernels-cpu", kernels, ignore=shutil.ignore_patterns("*.so")
+    )
+    (copy / "new").mkdir()
+    programs_folder = copy / "bin"
+    programs_folder.mkdir()
+    monkeypatch.setenv("PATH", str(programs_folder))
+    before = environment.fingerprint()
+    environment.link(copy / "new", [kernels])
+    assert "so no kernels; install gcc" in capfd.readouterr().err
+    (programs_folder / "gcc").touch(mode=0o755)
+    assert environment.fingerprint() != before
+
+
+@pytest.mark.integration
 def test_a_distribution_that_cannot_be_built_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
