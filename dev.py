@@ -16,6 +16,7 @@
     python3 dev.py release [--out FOLDER]      wheels, sdists, checksums and bill of materials of the last commit
     python3 dev.py release --check FOLDER      whether such a folder is complete and unchanged
     python3 dev.py matrix --wheels FOLDER      install and try each combination of versions; docs/reference/matrix.md
+    python3 dev.py first-use [--wheels FOLDER] the README's commands in a new clone with an empty home, and their times
 
 Everything lives in .venv, made on first use and brought up to date when requirements.txt, constraints.txt,
 a pyproject.toml or a source to be compiled changed; pip's output goes to .venv/pip.log. DIST is a folder

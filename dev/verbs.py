@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import NoReturn
 
-from dev import checks, environment, matrix, paths, programs, release, site, testing
+from dev import checks, environment, first_use, matrix, paths, programs, release, site, testing
 from dev.console import say, stop
 
 SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
@@ -66,7 +66,7 @@ def strength(words: list[str]) -> NoReturn:
 VERBS = {
     "run": run, "test": testing.test, "check": checks.check, "bench": bench, "docs": site.docs,
     "strength": strength, "release": release.release,
-    "matrix": matrix.matrix,
+    "matrix": matrix.matrix, "first-use": first_use.first_use,
 }  # fmt: skip
 
 
