@@ -86,8 +86,8 @@ def test_step_by_step(site: TmpPlugins, capsys):
     (["start", "--keep", "acme", "--keep", "brand", "--keep", "corp"], "nothing to search"),
     (["run"], "give a command"),
     (["run", "--"], "give a command"),
-    (["run", "--", "no-such-command"], "no-such-command cannot be run"),
-    (["run", "no-such-command"], "no-such-command cannot be run"),
+    pytest.param(["run", "--", "no-such-command"], "no-such-command cannot be run", marks=pytest.mark.integration),
+    pytest.param(["run", "no-such-command"], "no-such-command cannot be run", marks=pytest.mark.integration),
 ])  # fmt: skip
 def test_refusals(words: list[str], text: str, site: TmpPlugins, capsys):
     assert main(["bisect", *words]) == 1

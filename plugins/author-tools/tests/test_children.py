@@ -11,6 +11,7 @@ import pytest
 from tenonry_author_tools.children import run_child
 
 
+@pytest.mark.integration
 def test_output_and_status():
     done = run_child(["sh", "-c", "echo out; exit 3"], 60.0, stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (3, b"out\n")

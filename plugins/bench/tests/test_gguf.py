@@ -67,7 +67,7 @@ def test_the_page_is_english():
     ("words", "message"),
     [
         (["no-such.gguf"], "there is no file 'no-such.gguf'"),
-        ([__file__], "test_gguf.py"),
+        pytest.param([__file__], "test_gguf.py", marks=pytest.mark.integration),
         ([__file__, "--text", "no-such.txt"], "--text no-such.txt cannot be read"),
         ([__file__, "--peer-python", "llama.cpp=/no/such"], "there is no file '/no/such'"),
     ],

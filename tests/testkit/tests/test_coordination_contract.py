@@ -15,7 +15,7 @@ from tenonry_scale_out.waves import WaveCompanion
 from tenonry_testkit.coordination import CoordinationContract
 from tenonry_testkit.outcomes import failing_tests
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.integration]
 
 
 class TestScaleOut(CoordinationContract):

@@ -161,6 +161,7 @@ def test_free_memory_is_that_of_the_control_group(tmp_path):
     assert host_memory(tmp_path) > 2000
 
 
+@pytest.mark.integration
 def test_the_gpu_with_the_least_free_memory_counts(tmp_path, monkeypatch):
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 300\necho 200\n")
