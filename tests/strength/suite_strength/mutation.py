@@ -26,10 +26,19 @@ from suite_strength.subjects import CONCERNED, PACKAGES, Subject, suites
 
 LIMIT_S = 60  # of processor time for each mutant, in which the original runs all suites
 PATIENCE = 10  # times as long on the wall clock, for a mutant that waits
-IMPORTERS = (*PACKAGES.values(), "tenonry_testkit", "tenonry_policy")
+IMPORTERS = (
+    *PACKAGES.values(), "tenonry_testkit", "tenonry_policy", "suite_strength.authors",
+)  # fmt: skip
 # Those that find most come first; the others follow in the order of their names, long searches at the end.
 FIRST = (
     "test_it_is_a_scheduler_that_the_kernel_accepts",
+    "test_any_traffic_in_any_engine",
+    "test_statistics_add_up_to_what_happened",
+    "test_drafts_add_up",
+    "test_what_never_fits_is_rejected_alone",
+    "test_length_classes_are_kept_apart",
+    "test_rows_restart_for_another_length_class",
+    "test_a_crowd_waits_and_leaves",
     "test_every_request_ends_exactly_once",
     "test_a_failed_row_ends_alone",
     "test_cached_blocks_are_private",
@@ -37,6 +46,8 @@ FIRST = (
     "test_a_repeated_prompt_is_found",
     "test_prefix_cache_changes_no_token",
     "test_hits_are_those_that_requests_start_with",
+    "test_loads_add_up",
+    "test_a_load_without_end_costs_no_request",
 )
 LAST = (
     "test_right_at_depth",

@@ -1,14 +1,15 @@
 """The code that is mutated, and the suites that run it. Any process.
 
 The validator of the scheduling library is left out: it is a part of the judge, which the harness of the suite runs
-beside every scheduler, and no scheduler computes anything with it.
+beside every scheduler, and no scheduler computes anything with it. So are transfers of ranks, which executors merge.
 """
 
 from __future__ import annotations
 
 import json
-import random
+from collections import Counter
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,7 +22,7 @@ PACKAGES = {
     "batching": "tenonry_scheduler_batching",
     "static": "tenonry_scheduler_static",
 }
-LEFT_OUT = {"tenonry_scheduling.validator"}
+LEFT_OUT = {"tenonry_scheduling.validator", "tenonry_kvcache.rank_transfers"}
 # Tests that most likely notice a change of a module, by the end of its name: they come first, and none is left out.
 CONCERNED = {
     "adapters": (
@@ -34,9 +35,8 @@ CONCERNED = {
     ),
     "grammars": ("test_rows_with_a_grammar_wait_for_it_and_for_their_tokens",),
     "lookups": ("test_hits_are_those_that_requests_start_with",),
-    "rank_transfers": ("test_a_kv_connector_changes_no_token",),
     "results": ("test_log_probabilities_belong_to_their_tokens", "test_stop_ids_end_requests"),
-    "rounds": ("test_right_in_rounds",),
+    "rounds": ("test_drafts_add_up", "test_right_in_rounds"),
     "snapshots": ("test_a_repeated_prompt_is_found", "test_a_snapshot_of_states_changes_no_token"),
     "transfers": (
         "test_a_kv_connector_changes_no_token",
@@ -90,19 +90,27 @@ def equivalents() -> dict[tuple[str, str, str], str]:
 
 
 def sampled(count: int, seed: int = SEED) -> list[Subject]:
-    """Return `count` of all mutants, the same ones for the same seed, in the order of the sources."""
+    """Return `count` of all mutants, the same ones for the same seed, in the order of the sources.
+
+    Each is drawn by its own key: a change of the sources, or one more equivalent, leaves the rest of the sample alone.
+    """
     found = list(all_subjects())
-    places = random.Random(seed).sample(range(len(found)), min(count, len(found)))
-    return [found[place] for place in sorted(places)]
+    seen: Counter[tuple[str, str, str]] = Counter()
+    ranks = []
+    for subject in found:
+        seen[subject.key] += 1
+        ranks.append(sha256(repr((seed, *subject.key, seen[subject.key])).encode()).digest())
+    drawn = sorted(range(len(found)), key=ranks.__getitem__)[:count]
+    return [found[place] for place in sorted(drawn)]
 
 
 def suites(module: str | None) -> list[type[Any]]:
     """The public suites of the schedulers that run a module; all for None. Imports what follows the change."""
     from hypothesis import Phase
 
+    from suite_strength import authors
     from tenonry_scheduler_batching.scheduler import BatchingScheduler
     from tenonry_scheduler_static import StaticScheduler
-    from tenonry_scheduling import StepBuilder
     from tenonry_testkit.fakes import ReferenceScheduler
     from tenonry_testkit.scheduler import SchedulerContract
 
@@ -134,25 +142,21 @@ def suites(module: str | None) -> list[type[Any]]:
         scheduler = ReferenceScheduler
         caches_prefixes = None
 
-    class OneByOneScheduler(StaticScheduler):
-        """Runs each row by itself, as schedulers do that treat requests differently."""
-
-        def choose(self, step: StepBuilder) -> None:
-            for request in step.running:
-                step.run(request)
-            step.run_ready()  # those for which others have to leave
-            for request in step.waiting:
-                if not step.run(request):
-                    break
-
     class OneByOne(Static):
-        scheduler = OneByOneScheduler
+        scheduler = authors.OneByOneScheduler
+
+    class Careful(Static):
+        scheduler = authors.CarefulScheduler
+
+    class Admitting(Fcfs):
+        policy = f"{authors.__name__}:AdmittingPolicy"
+        effort = 0.05
 
     if module is None:
-        return [Fcfs, SmallShares, Priority, Static, Reference, OneByOne]
+        return [Fcfs, SmallShares, Priority, Admitting, Static, Reference, OneByOne, Careful]
     package = module.partition(".")[0]
     return {
         PACKAGES["static"]: [Static],
-        PACKAGES["batching"]: [Fcfs, SmallShares, Priority],
+        PACKAGES["batching"]: [Fcfs, SmallShares, Priority, Admitting],
         PACKAGES["kvcache"]: [Fcfs, SmallShares],
-    }.get(package, [Fcfs, SmallShares, Reference, OneByOne])
+    }.get(package, [Fcfs, SmallShares, Reference, OneByOne, Careful])

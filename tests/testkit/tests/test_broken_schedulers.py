@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from tenonry.request import RequestStatus
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NO_ROWS, Adapter, NewRow
 from tenonry_kvcache import KVCacheManager
+from tenonry_kvcache.transfers import Transfers
 from tenonry_kvcache.windows import WindowTables
 from tenonry_scheduling import BaseScheduler
 from tenonry_scheduling.adapters import AdapterLimit
@@ -584,6 +586,109 @@ class LosesPreemptions(ReferenceScheduler):
         stats = super().make_stats()
         stats.num_preemptions = 0
         return stats
+
+
+class CountsFromTheStart(ReferenceScheduler):
+    """Its steps are those since it was made."""
+
+    caught_by = "test_statistics_add_up_to_what_happened"
+
+    def make_stats(self):
+        stats = super().make_stats()
+        stats.num_steps = self.rows.step
+        return stats
+
+
+class CountsLoadsTwice(Honest):
+    caught_by = "test_loads_add_up"
+
+    class blocks_class(KVCacheManager):
+        def take_external_counts(self):
+            queries, hits = super().take_external_counts()
+            return queries, 2 * hits
+
+
+class LosesDrafts(ReferenceScheduler):
+    caught_by = "test_drafts_add_up"
+
+    def make_stats(self):
+        stats = super().make_stats()
+        stats.num_accepted_tokens = 0
+        return stats
+
+
+class TakesWhatNeverFits(ReferenceScheduler):
+    caught_by = "test_what_never_fits_is_rejected_alone"
+
+    def add_request(self, request):
+        self.lifecycle.add(request)
+
+
+class SharesBetweenLengthClasses(Honest):
+    caught_by = "test_length_classes_are_kept_apart"
+
+    def __init__(self, context):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tenonry_kvcache.manager.length_classes", lambda groups: None)
+            super().__init__(context)
+
+
+class OutgrowsItsLengthClass(Honest):
+    caught_by = "test_rows_restart_for_another_length_class"
+
+    def __init__(self, context):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tenonry_scheduling.lifecycle.length_classes", lambda groups: None)
+            super().__init__(context)
+
+
+class SavesAfterAReset(Honest):
+    caught_by = "test_a_reset_reaches_no_connector"
+
+    class blocks_class(KVCacheManager):
+        def reset(self):
+            return self.prefix.reset()
+
+
+class WaitsForEveryLoad(Honest):
+    caught_by = "test_a_load_without_end_costs_no_request"
+
+    class blocks_class(KVCacheManager):
+        def __init__(self, context):
+            super().__init__(context, transfer_timeout=math.inf)
+
+
+class RunsOnSpoiltBlocks(Honest):
+    caught_by = "test_a_failed_row_spoils_no_load"
+
+    class Trusting(Transfers):
+        def spoil(self, rows):
+            pass
+
+    def __init__(self, context):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tenonry_kvcache.manager.Transfers", self.Trusting)
+            super().__init__(context)
+
+
+class SwapsTokensInTheFifthRow(ChangesRows):
+    """Only engines with more rows than most tests have get there."""
+
+    caught_by = "test_any_traffic_in_any_engine"
+
+    def carry(self, new):
+        if new.row < 4:
+            return new
+        return msgspec.structs.replace(new, token_ids=new.token_ids[::-1].copy())
+
+
+class EndsFewAtOnce(ReferenceScheduler):
+    """A list of handles that is long is not read to its end."""
+
+    caught_by = "test_a_crowd_waits_and_leaves"
+
+    def finish_requests(self, handles, reason):
+        return super().finish_requests(None if handles is None else list(handles)[:32], reason)
 
 
 class MovesStates(Honest):

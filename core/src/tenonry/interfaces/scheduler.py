@@ -69,7 +69,13 @@ class Scheduler(Plugin[SchedulerContext], ABC):
       meanwhile are dropped.
     - Every added request reaches exactly one terminal outcome. Unless `starvation_free` is False, a request waits at
       most for those ahead of it at arrival plus max_num_seqs more.
-    - When all requests have ended, every block is free or a reusable cached block.
+    - `add_request` rejects a request that can never run, and only such a one.
+    - When all requests have ended, every block is free or a reusable cached block. A cached block is reused only for
+      the same tokens, cache salt, and all else that K and V depend on (also `KVCacheGroup.lengths`), and never after
+      a reset, also by way of a KV connector.
+    - A KV load that does not end delays its own request, for a bounded time, and its blocks stay aside until it ends.
+    - Counters of `make_stats` add up to what happened: steps, preemptions, cached tokens of each request's first
+      start, loads, and the drafts of results.
     - The same calls and the same clock give the same decisions.
 
     Whatever it raises ends the engine, with the plugin named; `add_request` may refuse one request with RequestError.

@@ -123,7 +123,7 @@ class KVCacheManager(BlockManager):
         if loaded:
             self._transfers.promise(request, row, cached, loaded, wait=wait)
         num_computed = cached + loaded
-        if request.num_preemptions == 0:
+        if request.num_cached_tokens < 0:  # its first start, unless that is undone
             queries = request.num_tokens if self._caching else 0
             beyond = request.num_tokens - cached if self._transfers.is_used and max_hits else 0
             self._lookups.add(row, Lookup(queries, cached, beyond, loaded))
@@ -211,6 +211,7 @@ class KVCacheManager(BlockManager):
         self._outdated.update(range(len(self._rows.num_computed)))
         if self._snapshots is not None:
             self._snapshots.reset()
+        self._transfers.spoil(self.prefix.hits.nonzero()[0].tolist())
         return self.prefix.reset()
 
     # ------------------------------------------------------------------ leaving
@@ -221,6 +222,7 @@ class KVCacheManager(BlockManager):
         if drop:
             # Those that it found in the cache, too: one of them may be the cause.
             self.pool.forget(blocks)
+            self._transfers.spoil(self._rows_with_hits_in(blocks))
             if self._caching:
                 self._tables.forget(self.prefix.chain_of(self._rows, row))
         else:
@@ -279,8 +281,11 @@ class KVCacheManager(BlockManager):
         transfers = self._transfers
         if handle in transfers.loading:
             load = transfers.loading.pop(handle)
-            num_computed = load.after if worked else load.before
-            result.arrived.append((load.row, num_computed))
+            if load.is_spoilt:
+                _add_distinct(result.lost, [load.row])
+            else:
+                num_computed = load.after if worked else load.before
+                result.arrived.append((load.row, num_computed))
             if not worked:
                 transfers.fail(handle)
         elif handle in transfers.kept:

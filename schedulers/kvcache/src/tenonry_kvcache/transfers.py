@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -38,12 +38,16 @@ Ending = tuple[bool, dict[str, Any] | None]  # whether blocks are kept, paramete
 
 
 class PendingLoad(NamedTuple):
-    """A load that a row waits for: its computed tokens before and after, and the time at which it counts as failed."""
+    """A load that a row waits for: its computed tokens before and after, and the time at which it counts as failed.
+
+    `is_spoilt`: what the row found in the prefix cache is not trusted any more, so it starts anew when the load ends.
+    """
 
     row: int
     before: int
     after: int
     due: float
+    is_spoilt: bool = False
 
 
 class TrustedLoad(NamedTuple):
@@ -138,6 +142,12 @@ class Transfers:
         self.loading[request.handle] = PendingLoad(
             row, before=num_computed, after=num_computed + extra, due=due
         )
+
+    def spoil(self, rows: Collection[int]) -> None:
+        """Blocks that these rows found in the prefix cache were dropped from it; they matter to those that wait."""
+        for handle, load in self.loading.items():
+            if load.row in rows:
+                self.loading[handle] = load._replace(is_spoilt=True)
 
     def cached(self, blocks: BlockIds) -> None:
         """These blocks entered the prefix cache."""

@@ -25,6 +25,11 @@ ONE_OUTCOME = "every request reaches exactly one terminal outcome"
 GRAMMAR_IS_THERE = (
     "a request whose grammar the worker was asked to compile starts when that is done"
 )
+NEVER_FITS = "add_request rejects a request that can never run, and only such a one"
+RESTARTS = (
+    "a request that started with at most `LengthClasses.original` tokens computes no later one"
+)
+LATE_LOADS = "a KV load that does not end delays its own request, for a bounded time"
 RIGHT_TOKENS = "every request gets its own tokens, in order"
 RIGHT_ENDING = "a request ends when and why it should"
 NO_OUTPUT_AFTER_THE_END = "nothing is delivered to a request that has ended"

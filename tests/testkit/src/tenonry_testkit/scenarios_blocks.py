@@ -6,15 +6,17 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tenonry.interfaces.kv_connector import KVConnectorContext, KVConnectorRole
 from tenonry.outputs import FinishReason
-from tenonry.step import Adapter
+from tenonry.step import Adapter, Media
 from tenonry_testkit.fakes.connector import STORES, MemoryConnector, MemoryOptions
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.rules import CACHE_IS_PRIVATE, NOTHING_LEAKS, expect
 from tenonry_testkit.scenarios_endings import MakeHarness, play_out
 from tenonry_testkit.spec import HarnessSpec
-from tenonry_testkit.traffic import Op, Send, send
+from tenonry_testkit.traffic import Op, Send, prompt_of, send
 
 
 def the_pool_is_whole(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> None:
@@ -38,7 +40,7 @@ def the_pool_is_whole(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) 
 
 def the_cache_is_private(make_harness: MakeHarness, spec: HarnessSpec) -> None:
     """A prompt with another salt, adapter or prompt_logprobs is computed anew; after a reset, every prompt is."""
-    harness = make_harness(spec)
+    harness = make_harness(dataclasses.replace(spec, num_blocks=3 * spec.num_blocks))
     plain = Send(family=1, length=21, max_tokens=2)
     changes: list[dict[str, Any]] = [
         {},
@@ -48,9 +50,16 @@ def the_cache_is_private(make_harness: MakeHarness, spec: HarnessSpec) -> None:
         {"adapter": Adapter("a", "2")},
         {"adapter": Adapter("a", "1"), "cache_salt": "tenant-1"},
         {"prompt_logprobs": 1},
+        {"features": {"tenant": np.array([1])}},
+        {"features": {"tenant": np.array([2])}},
+        {"features": {"tenant": np.array([1])}, "cache_salt": "tenant-1"},
+        {"media": _image(1)},
+        {"media": _image(2)},
+        {"media": _image(2, whole=True)},
     ]
+    prompt = prompt_of(plain, spec)
     for change in changes:
-        entry = send(harness, dataclasses.replace(plain, **change))
+        entry = harness.add(prompt, 2, **change)
         harness.drain()
         expect(
             not entry.num_cached,
@@ -59,14 +68,21 @@ def the_cache_is_private(make_harness: MakeHarness, spec: HarnessSpec) -> None:
         )
     done = harness.reset_prefix_cache()
     expect(done, CACHE_IS_PRIVATE, "reset_prefix_cache() of an idle scheduler returned False")
-    for change in changes[:2]:
-        entry = send(harness, dataclasses.replace(plain, **change))
+    for change in (*changes[-1:], *changes[:2]):  # the latest one is in every cache
+        entry = harness.add(prompt, 2, **change)
         harness.drain()
         expect(
             not entry.num_cached,
             CACHE_IS_PRIVATE,
             f"after a reset {change} finds {entry.num_cached} tokens",
         )
+
+
+def _image(content: int, *, whole: bool = False) -> Media:
+    """An image in the first block of a prompt."""
+    places = np.array([[2, 3]])
+    digests = np.full((1, 32), content, np.uint8)
+    return Media(places, digests, [{}], places if whole else places[:0])
 
 
 def blocks_come_from_elsewhere(
@@ -77,7 +93,7 @@ def blocks_come_from_elsewhere(
     options = MemoryOptions(
         store="scheduler contract",
         asynchronous="async" in how,
-        fail_loads=2 if "failing" in how else 0,
+        fail_loads=10**9 if "always" in how else 2 if "failing" in how else 0,
     )
     STORES.pop(options.store, None)
     try:

@@ -10,7 +10,7 @@ import numpy as np
 from tenonry.outputs import FinishReason
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.ledger import Entry
-from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, RIGHT_ENDING, expect
+from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, ONE_OUTCOME, RIGHT_ENDING, expect
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Op, Send, play, send
 
@@ -139,3 +139,19 @@ def statistics_hold(harness: SchedulerHarness, ops: Sequence[Op]) -> None:
         f"num_steps adds up to {steps} after {len(harness.outputs)} steps",
     )
     harness.drain()
+
+
+def a_crowd_waits(harness: SchedulerHarness) -> None:
+    """Many requests wait, most are aborted, and the others come and go."""
+    entries = [
+        send(harness, Send(family=number % 5, length=2, max_tokens=1)) for number in range(90)
+    ]
+    harness.turn()
+    waiting = [entry.handle for entry in entries[8:] if entry.is_live]
+    harness.abort(waiting[::2] + waiting[1::4])
+    entries += [send(harness, Send(family=number, length=3)) for number in range(70)]
+    harness.turn()
+    harness.abort([entry.handle for entry in entries[::3] if entry.is_live])
+    harness.drain()
+    starved = [entry for entry in entries if entry.finished is None]
+    expect(not starved, ONE_OUTCOME, "{} of a crowd never ended", starved)

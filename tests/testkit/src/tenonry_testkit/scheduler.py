@@ -33,10 +33,11 @@ from tenonry_testkit.machine import machine_for
 from tenonry_testkit.rules import SAME_DECISIONS, RuleBroken
 from tenonry_testkit.scheduler_cache import CacheSuite
 from tenonry_testkit.scheduler_limits import LimitSuite
+from tenonry_testkit.scheduler_numbers import NumberSuite
 from tenonry_testkit.search import PHASES, search, search_machine
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
-from tenonry_testkit.traffic import Op, play, sends, storms
+from tenonry_testkit.traffic import Op, Send, play, sends, storms
 
 CRAMPED = HarnessSpec(
     max_num_seqs=3, max_num_batched_tokens=6
@@ -45,7 +46,7 @@ ROOMY = HarnessSpec(max_num_seqs=4, max_num_batched_tokens=16, num_blocks=40)
 DEPTHS = st.integers(1, 3)
 
 
-class SchedulerContract(CacheSuite, LimitSuite):
+class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
     """Subclass in a test module, name the `scheduler`; `options` are its own, `policy` is for schedulers that have any.
 
     `config` holds further fields of EngineConfig. `effort` multiplies the number of examples of this suite.
@@ -205,6 +206,8 @@ class SchedulerContract(CacheSuite, LimitSuite):
     def test_rows_wait_where_tokens_are_not_fed_back(self, depth: int) -> None:
         """With feeds_back_tokens False, a row is not scheduled before its sampled token is known."""
         spec = HarnessSpec(depth=depth, feeds_back=False, num_blocks=14)
+        few_ids = self.harness(dataclasses.replace(spec, vocab_size=2))
+        scenarios_endings.play_out(few_ids, [Send(length=n, max_tokens=9) for n in range(1, 6)])
         program = storms(aborts=True, resets=True)
         self._search(program, lambda ops: scenarios_endings.play_out(self.harness(spec), ops), 8)
 
@@ -220,6 +223,7 @@ class SchedulerContract(CacheSuite, LimitSuite):
     @pytest.mark.parametrize("short", [0, 3])
     def test_right_in_rounds(self, short: int) -> None:
         """If rows may decode several tokens in a step, or fewer than allowed, tokens are those of a solo run."""
+        scenarios_endings.a_row_fails(self.harness, (1,), round_tokens=4, short_rounds=short)
         machine = machine_for(self.harness, HarnessSpec(round_tokens=6, short_rounds=short))
         search_machine(machine, max(1, round(25 * self.effort)), 30, self.phases)
         spec = HarnessSpec(round_tokens=8, short_rounds=short, windows=(0, 6), num_blocks=40)
@@ -331,7 +335,9 @@ class SchedulerContract(CacheSuite, LimitSuite):
         self._storm(dataclasses.replace(CRAMPED, max_num_seqs=4), storms(asked), 10)
         self._storm(HarnessSpec(num_blocks=9), storms(asked, resets=True), 10)
 
-    @pytest.mark.parametrize("how", ["sync", "async", "failing sync", "failing async"])
+    @pytest.mark.parametrize(
+        "how", ["sync", "async", "failing sync", "failing async", "always failing async"]
+    )
     def test_a_kv_connector_changes_no_token(self, how: str) -> None:
         """Blocks that are loaded, late, or not at all, yield the tokens of a run that computes everything."""
         self._search(

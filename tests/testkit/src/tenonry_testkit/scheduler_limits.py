@@ -14,6 +14,7 @@ from tenonry_testkit.rules import RIGHT_ENDING, expect
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Abort, Send, Turn, play, send
 
+ENCODES_6 = (("max_images", 4), ("max_encoder_tokens", 6))
 WHOLE = (("enable_chunked_prefill", False),)
 # Engines, and a request that just fits: the budget of a step, the pool, the longest sequence.
 JUST_FITS: dict[str, tuple[HarnessSpec, Send]] = {
@@ -38,8 +39,20 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
         [Send(family=number, adapter=adapter) for number, adapter in enumerate(ADAPTERS)],
     ),
     "images": (
-        HarnessSpec(num_blocks=40, config=(("max_images", 4), ("max_encoder_tokens", 6))),
+        HarnessSpec(num_blocks=40, config=ENCODES_6),
         [Send(family=number, length=16, images=(5, 4)) for number in range(5)],
+    ),
+    "images of whole prompts": (
+        HarnessSpec(num_blocks=40, max_num_batched_tokens=32, config=(*ENCODES_6, *WHOLE)),
+        [Send(family=number, length=16, images=(5, 4)[number % 2 :]) for number in range(5)],
+    ),
+    "a decode behind half a prompt": (
+        HarnessSpec(num_blocks=40, max_num_batched_tokens=10, config=ENCODES_6),
+        [Send(length=24, images=(5, 4)), *(Send(family=1, length=2, max_tokens=9),) * 2],
+    ),
+    "large images": (
+        HarnessSpec(num_blocks=40, config=ENCODES_6),
+        [Send(family=number, length=16, images=(9, 1 + number)) for number in range(5)],
     ),
 }
 

@@ -5,6 +5,8 @@ Slow and obviously right, where the validator of `tenonry-scheduling` is fast: t
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from tenonry.kv_cache import KVCacheConfig
@@ -62,6 +64,7 @@ class StepChecker:
         self.overtaken: dict[int, set[int]] = {}
         self.most_overtaken = 0
         self.num_preemptions = 0
+        self.drafts: Counter[str] = Counter()  # as `SchedulerStats` names them
         self.first_run: dict[int, int] = {}
         self._since: dict[int, int] = {}
         self._last_arrival = 0
@@ -92,6 +95,9 @@ class StepChecker:
     def answered(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
         """Rows of a multi-token step continue after the tokens that they got, which may be fewer than requested."""
         self.grammars.prepared(result.prepared)
+        self.drafts["num_drafts"] += result.num_drafts
+        self.drafts["num_draft_tokens"] += result.num_drafted
+        self.drafts["num_accepted_tokens"] += result.num_accepted
         if output.round_tokens == 1:
             return
         counts = np.diff(result.offsets)

@@ -21,13 +21,15 @@ Job = list[
 class MemoryOptions(PluginOptions):
     """`store`: name of a shared store. `asynchronous`: a load takes `delay_polls` steps and the request waits for it.
 
-    `fail_loads`: number of loads that fail, after overwriting the blocks with garbage, as a broken transfer may.
+    `num_undecided`: number of requests whose first `match` answers None, to be asked again. `fail_loads`: number of
+    loads that fail, after overwriting the blocks with garbage, as a broken transfer may.
     """
 
     store: str = "default"
     asynchronous: bool = False
     delay_polls: int = 2
     fail_loads: int = 0
+    num_undecided: int = 0
 
 
 class MemoryStore:
@@ -63,9 +65,16 @@ class MemoryConnector(KVConnector):
         self._done: list[int] = []
         self._failed: list[int] = []
         self._failures_left = self.options.fail_loads
+        self._undecided: set[int] = set()  # handles that were asked to come again
+        self._delay_polls = self.options.delay_polls
+        self.num_promised = 0  # loads
 
     # ------------------------------------------------------------------ scheduler half
     def match(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
+        if len(self._undecided | {request.handle}) <= self.options.num_undecided:
+            if request.handle not in self._undecided:
+                self._undecided.add(request.handle)
+                return None, False
         hashes = self._hashes(request)
         first = num_computed_tokens // self._block_size
         usable = (request.num_tokens - 1) // self._block_size
@@ -87,6 +96,7 @@ class MemoryConnector(KVConnector):
         hashes = self._hashes(request)[which]
         blocks = list(block_ids)[which]
         self._loads.append([request.handle, _pairs(hashes, blocks)])
+        self.num_promised += 1
 
     def build_metadata(self) -> Any:
         if not self._loads and not self._saves:
@@ -120,7 +130,7 @@ class MemoryConnector(KVConnector):
         for job in _jobs(metadata, "load"):
             fails = self._fails(job)
             if self.options.asynchronous:
-                transfer = (self.options.delay_polls, job, fails)
+                transfer = (self._delay_polls, job, fails)
                 self._transfers.append(transfer)
             else:
                 self._load_now(job, fails=fails)
@@ -149,6 +159,11 @@ class MemoryConnector(KVConnector):
         self._done = []
         self._failed = []
         return done, failed
+
+    def hurry(self) -> None:
+        """Let all loads end with the next poll, those under way and later ones."""
+        self._delay_polls = 0
+        self._transfers = [(0, job, fails) for _, job, fails in self._transfers]
 
     # ------------------------------------------------------------------ details
     @property

@@ -14,7 +14,8 @@ from tenonry_testkit.fakes.logprobs import round_logprobs
 class FakeRounds:
     """`compute` runs one pass over rows whose columns are in `state`; `new_rows` are the rows as they were sent.
 
-    A row leaves a round early where its outputs are a multiple of `short`; 0: it does not.
+    A row leaves a round early where its outputs are a multiple of `short`; 0: it does not. `drafts`: report the tokens
+    after a row's first one as drafted.
     """
 
     def __init__(
@@ -23,11 +24,14 @@ class FakeRounds:
         new_rows: list[NewRow | None],
         compute: Callable[[SchedulerOutput, StepInputs], ModelRunnerOutput],
         short: int,
+        *,
+        drafts: bool,
     ) -> None:
         self._state = state
         self._new_rows = new_rows
         self._compute = compute
         self._short = short
+        self._drafts = drafts
 
     def play(self, output: SchedulerOutput, first: ModelRunnerOutput) -> ModelRunnerOutput:
         """The answer to a round whose first pass is computed."""
@@ -51,8 +55,12 @@ class FakeRounds:
         for ids in tokens.values():
             token_ids += ids
             offsets.append(len(token_ids))
+        num_drafts = len(tokens) * self._drafts
         return ModelRunnerOutput(
             step_id=output.step_id,
+            num_drafts=num_drafts,
+            num_drafted=num_drafts * (output.round_tokens - 1),
+            num_accepted=(len(token_ids) - len(tokens)) * self._drafts,
             row=_column(tokens),
             offsets=_column(offsets),
             token_ids=_column(token_ids),

@@ -23,6 +23,7 @@ from tenonry.plugin.checks import load_options
 from tenonry.plugin.plan import load_class
 from tenonry.step import I32, ModelRunnerOutput, NewRow, RowFailure, SchedulerOutput
 from tenonry_scheduling.columns import BatchState, StepInputs
+from tenonry_scheduling.settings import WorkerDrafter
 from tenonry_testkit.fakes.kv_store import LOST, NOBODY, POISON, FakeKVError, FakeKVStore
 from tenonry_testkit.fakes.logprobs import prompt_logprobs, token_logprobs
 from tenonry_testkit.fakes.rounds import FakeRounds
@@ -111,8 +112,13 @@ class FakeWorker(Worker):
         )
         self.store = FakeKVStore(kv_cache)
         self.states = FakeStateStore(kv_cache, config.max_num_seqs)
-        short = self.options.short_rounds
-        self.rounds = FakeRounds(self.state, self._new_rows, self._compute, short)
+        self.rounds = FakeRounds(
+            self.state,
+            self._new_rows,
+            self._compute,
+            self.options.short_rounds,
+            drafts=config.section(WorkerDrafter).drafter is not None,
+        )
         if self.context.kv_connector is not None:
             self._connector = self._build_connector(self.context.kv_connector, kv_cache)
             self._connector.bind(self.store)

@@ -1,0 +1,132 @@
+"""Schedulers and a policy as authors write them, for mutants of code that first-party ones use in one way only.
+
+Any process. They count and decide by what the library returns, so that its promises show in their steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tenonry.interfaces.scheduler import SchedulerContext
+from tenonry.request import Request
+from tenonry_scheduler_batching.policy import AdmissionState, SchedulingPolicy
+from tenonry_scheduler_static import StaticScheduler
+from tenonry_scheduling import StepBuilder
+
+
+class OneByOneScheduler(StaticScheduler):
+    """Runs each row by itself, as schedulers do that treat requests differently."""
+
+    def choose(self, step: StepBuilder) -> None:
+        for request in step.running:
+            step.run(request)
+        step.run_ready()  # those for which others have to leave
+        for request in step.waiting:
+            if not step.run(request):
+                break
+
+
+class CarefulScheduler(StaticScheduler):
+    """Relies on each answer of the step: what ran is not run again, and what is refused has changed nothing.
+
+    Decodes run together, prompts by themselves and in halves, and the oldest request makes room for others once.
+    """
+
+    def __init__(self, context: SchedulerContext) -> None:
+        super().__init__(context)
+        self._has_moved: set[int] = set()
+
+    def choose(self, step: StepBuilder) -> None:
+        num_ran = self._run_decodes(step)
+        num_ran += self._run_prompts(step)
+        if not num_ran:
+            num_ran += step.run_ready()
+        num_ran += self._start(step)
+        self.stats_extra["calls_that_ran"] = num_ran
+
+    def _run_decodes(self, step: StepBuilder) -> int:
+        rows = step.ready
+        rows = rows[step.num_uncomputed(rows) == 1]
+        num_ran = 0
+        if len(rows):
+            num_ran += step.run_rows(rows, np.ones(len(rows), np.int32))
+        if num_ran:
+            self._expect(not len(np.intersect1d(rows, step.ready)), "rows that ran are ready")
+        return num_ran
+
+    def _run_prompts(self, step: StepBuilder) -> int:
+        num_ran = 0
+        for request in step.running:
+            left = step.tokens_left
+            half = None if request.handle % 2 or not self.chunked_prefill else 1 + left // 2
+            wanted = self._wanted(step, request, half)
+            ran = step.run(request, half)
+            used = left - step.tokens_left
+            is_right = wanted is None or used == wanted or (step.full and not ran)
+            self._expect(is_right, f"{used} of {wanted} tokens ran")
+            self._expect(ran == (step.tokens_left < left), "a call ran, and took no tokens")
+            num_ran += ran
+            if ran:
+                self._expect(not step.run(request), "a request runs twice")
+                self._refused(step, request)
+        return num_ran
+
+    def _wanted(self, step: StepBuilder, request: Request, most: int | None) -> int | None:
+        """Tokens that a ready request runs; None where images, states or the share of others may limit them."""
+        source = request.source
+        is_limited = source.media is not None or self.blocks.takes_snapshots
+        if is_limited or _wants_prompt(request) or request.row not in step.ready:
+            return None
+        uncomputed = int(step.num_uncomputed(np.array([request.row]))[0])
+        if not self.chunked_prefill:
+            return uncomputed if uncomputed <= step.tokens_left else 0
+        return min(uncomputed, most or uncomputed, step.tokens_left)
+
+    def _start(self, step: StepBuilder) -> int:
+        num_started = 0
+        was_full = step.full
+        for request in step.waiting:
+            if was_full or (step.prompt_logprob_tokens_left <= 0 and _wants_prompt(request)):
+                break
+            self._refused(step, request)
+            free = step.free_rows
+            started = step.run(request)
+            self._expect(not started or step.free_rows == free - 1, "a request started in no row")
+            num_started += started
+            if step.full:
+                break
+        return num_started
+
+    def _refused(self, step: StepBuilder, request: Request) -> None:
+        """Neither a request that waits nor one that runs in this step can be preempted."""
+        try:
+            step.preempt(request)
+        except ValueError:
+            return
+        self._expect(False, "a request was preempted that may not be")
+
+    @staticmethod
+    def _expect(holds: bool, detail: str) -> None:
+        if not holds:
+            raise AssertionError(detail)
+
+
+def _wants_prompt(request: Request) -> bool:
+    return request.source.sampling_params.prompt_logprobs is not None
+
+
+class AdmittingPolicy(SchedulingPolicy):
+    """Starts a request where blocks are left for it, or nothing runs; urgent ones first, and last to be preempted."""
+
+    starvation_free = False
+
+    def order(self, request: Request) -> Any:
+        return (request.priority, request.arrival)
+
+    def admit(self, request: Request, state: AdmissionState) -> bool:
+        return not state.num_running or (state.free_blocks > 2 and state.tokens_left > 1)
+
+    def victim(self, running: list[Request]) -> Request:
+        return max(running, key=self.order)

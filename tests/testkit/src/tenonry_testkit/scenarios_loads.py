@@ -1,0 +1,126 @@
+"""Scenarios of the scheduler suite about KV connectors over time: loads without an end, and resets. Test process."""
+
+from __future__ import annotations
+
+from tenonry.outputs import FinishReason
+from tenonry_testkit.fakes.connector import STORES, MemoryOptions
+from tenonry_testkit.harness import SchedulerHarness
+from tenonry_testkit.rules import CACHE_IS_PRIVATE, LATE_LOADS, RIGHT_ENDING, expect
+from tenonry_testkit.scenarios_blocks import memory_connectors
+from tenonry_testkit.scenarios_endings import MakeHarness
+from tenonry_testkit.spec import HarnessSpec
+from tenonry_testkit.traffic import Send, send
+
+STORE = "scheduler contract"
+LONG_S = 100.0
+MAX_TURNS = 400
+
+
+def resets_are_final(make_harness: MakeHarness) -> None:
+    """A cache is reset while a request runs; a later engine finds nothing of it in the connector's store."""
+    spec = HarnessSpec(num_blocks=26, max_num_batched_tokens=12)
+    ask = Send(family=1, length=17, max_tokens=6)
+    STORES.pop(STORE, None)
+    try:
+        for _ in range(2):
+            halves = memory_connectors(spec, MemoryOptions(store=STORE))
+            harness = make_harness(spec, connectors=halves)
+            entry = send(harness, ask)
+            for _ in range(3):
+                harness.turn()
+            harness.reset_prefix_cache()
+            harness.drain()
+            expect(
+                not entry.num_cached,
+                CACHE_IS_PRIVATE,
+                "after a reset {} finds {} tokens in the connector's store",
+                entry,
+                entry.num_cached,
+            )
+    finally:
+        STORES.pop(STORE, None)
+
+
+def a_failed_row_spoils_no_load(make_harness: MakeHarness, depth: int) -> None:
+    """A request that waits for a load has found blocks of a row whose failure is reported before the load ends."""
+    spec = HarnessSpec(depth=depth, num_blocks=40)
+    STORES.pop(STORE, None)
+    try:
+        filler = make_harness(spec, connectors=memory_connectors(spec, MemoryOptions(store=STORE)))
+        send(filler, Send(family=1, length=25))
+        filler.drain()
+        options = MemoryOptions(store=STORE, asynchronous=True, delay_polls=4, fail_loads=1)
+        harness = make_harness(spec, connectors=memory_connectors(spec, options))
+        broken = send(harness, Send(family=1, length=9))  # its load fails, and then it does
+        harness.fail(broken)
+        while broken.started_at is None and harness.turn():
+            pass
+        waiting = send(harness, Send(family=1, length=25))
+        harness.launch()
+        harness.drain()
+        how = waiting.finished
+        served = how is not None and how.reason is FinishReason.LENGTH
+        expect(
+            served, RIGHT_ENDING, "{} found blocks of a failed row, and ended with {}", waiting, how
+        )
+    finally:
+        STORES.pop(STORE, None)
+
+
+def loads_without_end(make_harness: MakeHarness, depth: int) -> None:
+    """A connector promises loads that do not end; every request is served, and later transfers harm nobody."""
+    spec = HarnessSpec(depth=depth, num_blocks=26, max_num_batched_tokens=12)
+    STORES.pop(STORE, None)
+    try:
+        filler = make_harness(spec, connectors=memory_connectors(spec, MemoryOptions(store=STORE)))
+        for family in (1, 2, 3):
+            send(filler, Send(family=family, length=17))
+        filler.drain()
+        options = MemoryOptions(store=STORE, asynchronous=True, delay_polls=10**9)
+        connectors = memory_connectors(spec, options)
+        harness = make_harness(spec, connectors=connectors)
+        _outlast(harness)
+        connectors[1].hurry()
+        _compete(harness)
+        if harness.outputs and connectors[0].num_promised:
+            _load_again(harness)
+    finally:
+        STORES.pop(STORE, None)
+
+
+def _outlast(harness: SchedulerHarness) -> None:
+    """Time passes until every request has ended, one of them by an abort during its load, and longer."""
+    entries = [send(harness, Send(family=family, length=17)) for family in (1, 2, 5)]
+    harness.turn()
+    harness.turn()
+    harness.abort([entries[1].handle])
+    for _ in range(MAX_TURNS):
+        if not harness.ledger.num_live:
+            break
+        harness.turn()
+        harness.clock.advance(LONG_S)
+    live = harness.ledger.live
+    expect(not live, LATE_LOADS, "{} wait {} s for a load", live, MAX_TURNS * LONG_S)
+    for _ in range(MAX_TURNS):
+        harness.turn()
+        harness.clock.advance(1.0)
+    send(harness, Send(family=1, length=17))
+    send(harness, Send(family=6, length=9))
+    for _ in range(MAX_TURNS):
+        if not harness.ledger.num_live:
+            break
+        harness.turn()
+        harness.clock.advance(LONG_S)
+
+
+def _compete(harness: SchedulerHarness) -> None:
+    """Other requests use all blocks while the late loads arrive."""
+    for family in range(10, 16):
+        send(harness, Send(family=family, length=20, max_tokens=8))
+    harness.drain()
+
+
+def _load_again(harness: SchedulerHarness) -> None:
+    entry = send(harness, Send(family=3, length=17))
+    harness.drain()
+    expect(entry.num_cached, LATE_LOADS, "no load is tried after the late ones ended")

@@ -1,0 +1,168 @@
+"""Scenarios of the scheduler suite about statistics, compared with what the harness saw. Test process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tenonry.stats import SchedulerStats
+from tenonry.step import Adapter
+from tenonry_testkit.fakes.connector import STORES, MemoryOptions
+from tenonry_testkit.harness import SchedulerHarness
+from tenonry_testkit.rules import COUNTS, expect
+from tenonry_testkit.scenarios_blocks import memory_connectors
+from tenonry_testkit.scenarios_endings import MakeHarness
+from tenonry_testkit.spec import HarnessSpec
+from tenonry_testkit.traffic import Op, Send, Turn, play
+
+COUNTERS = (
+    "prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "num_steps",
+    "external_prefix_cache_queries", "external_prefix_cache_hits",
+    "num_drafts", "num_draft_tokens", "num_accepted_tokens",
+)  # fmt: skip
+RUNNING, WAITING = "lora_requests_running:", "lora_requests_waiting:"
+STORE = "scheduler contract"
+# Requests that outgrow the pool together, and one that finds the prompt of another.
+OUTGROWS: list[Op] = [
+    *(Send(family=number, length=8, max_tokens=24) for number in range(4)),
+    Turn(9),
+    Send(family=1, length=12, max_tokens=2),
+]
+# Requests with adapters that come, share steps and are preempted.
+ADAPTED: list[Op] = [
+    *(
+        Send(family=number, length=8, max_tokens=16, adapter=Adapter("a", "1"))
+        for number in range(2)
+    ),
+    *(
+        Send(family=number, length=8, max_tokens=9, adapter=Adapter("b", "1"))
+        for number in range(3)
+    ),
+    Turn(4),
+    Send(family=1, length=12, max_tokens=2, adapter=Adapter("a", "1")),
+]
+
+
+class Numbers:
+    """Sums of the counters of one scheduler; each `take` adds the numbers since the call before."""
+
+    def __init__(self, harness: SchedulerHarness) -> None:
+        self._harness = harness
+        self.sums: Counter[str] = Counter()
+
+    def take(self) -> SchedulerStats:
+        """Add the numbers since the last call. Raises RuleBroken for a state that is not that of the harness."""
+        stats = self._harness.scheduler.make_stats()
+        for name in COUNTERS:
+            number = getattr(stats, name)
+            expect(number >= 0, COUNTS, "{} is {}", name, number)
+            self.sums[name] += number
+        self._check_usage(stats)
+        self._check_adapters(stats)
+        return stats
+
+    def _check_usage(self, stats: SchedulerStats) -> None:
+        """Blocks of rows are in use; those behind a sliding window need not be."""
+        kinds = {group.kind for group in self._harness.kv_cache.groups}
+        if kinds != {"full"}:
+            return
+        rows = self._harness.step_checker.rows.items()
+        stays = [stay for row, stay in rows if stay.entry.is_live and stay.entry.request.row == row]
+        held = {block for stay in stays for block in stay.blocks[0]}
+        least = len(held) / self._harness.kv_cache.num_blocks
+        usage = stats.kv_cache_usage
+        expect(least - 1e-9 <= usage <= 1, COUNTS, "kv_cache_usage {}, rows hold {}", usage, least)
+
+    def _check_adapters(self, stats: SchedulerStats) -> None:
+        """For a scheduler that counts the requests of each adapter."""
+        running: Counter[str] = Counter()
+        live: Counter[str] = Counter()
+        for entry in self._harness.ledger.live:
+            adapter = entry.request.source.adapter
+            if adapter is not None:
+                live[adapter.name] += 1
+                running[adapter.name] += entry.request.row >= 0
+        for name, number in stats.extra.items():
+            if name.startswith(RUNNING):
+                wanted = running[name.removeprefix(RUNNING)]
+            elif name.startswith(WAITING):
+                wanted = live[name.removeprefix(WAITING)] - running[name.removeprefix(WAITING)]
+            else:
+                continue
+            expect(number == wanted, COUNTS, "{} is {}, expected {}", name, number, wanted)
+
+
+def numbers_add_up(
+    make_harness: MakeHarness, spec: HarnessSpec, waves: Sequence[Sequence[Op]], **parts: Any
+) -> None:
+    """Play the waves, none of which aborts a request, each to its end; compare the sums after each."""
+    harness = make_harness(spec, **parts)
+    numbers = Numbers(harness)
+    for ops in waves:
+        play(harness, ops)
+        for _ in range(harness.max_steps_left()):
+            if not harness.turn():
+                break
+            numbers.take()
+        numbers.take()
+        compare(harness, numbers.sums)
+        quiet = harness.scheduler.make_stats()
+        left = {name: getattr(quiet, name) for name in COUNTERS if getattr(quiet, name)}
+        expect(not left, COUNTS, "nothing has happened since the last call, but it counts {}", left)
+    harness.drain()
+
+
+def compare(harness: SchedulerHarness, sums: Counter[str]) -> None:
+    """Raise RuleBroken unless the sums are those of the steps, outcomes and results of the harness."""
+    entries = harness.ledger.entries.values()
+    outcomes = [entry.finished for entry in entries if entry.finished is not None]
+    started = [entry for entry in entries if entry.num_cached is not None]
+    most = sum(entry.num_before for entry in started)
+    hits = sums["prefix_cache_hits"] + sums["external_prefix_cache_hits"]
+    external = sums["external_prefix_cache_queries"]
+    wanted = {
+        "num_steps": len(harness.outputs),
+        "num_preemptions": harness.step_checker.num_preemptions,
+        **harness.step_checker.drafts,
+    }
+    for name, number in wanted.items():
+        expect(sums[name] == number, COUNTS, "{} adds up to {} of {}", name, sums[name], number)
+    cached = sum(entry.num_cached or 0 for entry in started)
+    expect(hits == cached, COUNTS, "{} hits, but requests started with {} tokens", hits, cached)
+    queries = sums["prefix_cache_queries"]
+    expect(queries <= most, COUNTS, "{} tokens looked up, requests have {}", queries, most)
+    expect(external <= most, COUNTS, "{} tokens looked up outside, of {}", external, most)
+    expect(harness.connector or not external, COUNTS, "{} lookups without a connector", external)
+    preempted = sum(outcome.num_preemptions for outcome in outcomes)
+    expect(
+        preempted == wanted["num_preemptions"],
+        COUNTS,
+        "the outcomes of requests name {} preemptions of {}",
+        preempted,
+        wanted["num_preemptions"],
+    )
+
+
+def loads_add_up(
+    make_harness: MakeHarness, waves: Sequence[Sequence[Op]], block_size: int = 4, **how: Any
+) -> None:
+    """One engine fills a store, a second one counts what a KV connector brings; `how`: further connector options."""
+    spec = HarnessSpec(
+        num_blocks=96 // block_size, block_size=block_size, max_num_batched_tokens=12
+    )
+    STORES.pop(STORE, None)
+    try:
+        for _ in range(2):
+            connectors = memory_connectors(spec, MemoryOptions(store=STORE, **how))
+            numbers_add_up(make_harness, spec, waves, connectors=connectors)
+    finally:
+        STORES.pop(STORE, None)
+
+
+def drafts_add_up(make_harness: MakeHarness, waves: Sequence[Sequence[Op]]) -> None:
+    """Steps of several tokens, whose workers draft them."""
+    spec = HarnessSpec(round_tokens=6, num_blocks=40, config=(("drafter", "ngram"),))
+    for short in (0, 3):
+        numbers_add_up(make_harness, dataclasses.replace(spec, short_rounds=short), waves)

@@ -1,0 +1,126 @@
+"""Tests of the scheduler suite about numbers, lengths and limits, with a run of its own each. Test process."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Protocol
+
+import hypothesis.strategies as st
+import pytest
+
+from tenonry_testkit.harness import SchedulerHarness
+from tenonry_testkit.scenarios_endings import a_crowd_waits
+from tenonry_testkit.scenarios_engines import traffic_is_served
+from tenonry_testkit.scenarios_lengths import (
+    lengths_are_kept_apart,
+    nothing_waits_for_ever,
+    rows_restart,
+)
+from tenonry_testkit.scenarios_loads import (
+    a_failed_row_spoils_no_load,
+    loads_without_end,
+    resets_are_final,
+)
+from tenonry_testkit.scenarios_numbers import (
+    ADAPTED,
+    OUTGROWS,
+    drafts_add_up,
+    loads_add_up,
+    numbers_add_up,
+)
+from tenonry_testkit.spec import HarnessSpec
+from tenonry_testkit.traffic import Op, Send, Turn, sends, storms
+
+LEAST_ENGINES, MOST_ENGINES = 20, 45
+WAVES = st.lists(storms(sends(families=2, max_length=28), waves=4), min_size=2, max_size=2)
+LOADED: list[Op] = [
+    Send(family=1, length=21),
+    Send(family=2, length=9),
+    Turn(3),
+    Send(family=1, length=13),
+    Send(family=3, length=3),
+    Send(family=4, length=9, prompt_logprobs=1),
+]
+SHORT = sends(families=2, max_length=8, max_output=24)
+
+
+class _Engines(Protocol):
+    """Any suite whose engines are around the scheduler under test."""
+
+    caches_prefixes: ClassVar[bool | None]
+    effort: ClassVar[float]
+
+    def harness(self, spec: HarnessSpec = ..., **parts: Any) -> SchedulerHarness:
+        """A fresh engine."""
+        ...
+
+    def _search(self, strategy: Any, check: Any, examples: int = 12) -> None: ...
+
+
+class NumberSuite:
+    """Part of `SchedulerContract`."""
+
+    caches_prefixes: ClassVar[bool | None] = None
+    effort: ClassVar[float] = 1.0
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_statistics_add_up_to_what_happened(self: _Engines, depth: int) -> None:
+        """Each counter counts since the call before: steps, preemptions, cached tokens; blocks and adapters in use."""
+        spec = HarnessSpec(depth=depth, num_blocks=14)
+        numbers_add_up(self.harness, spec, [OUTGROWS, OUTGROWS])
+        adapters = dataclasses.replace(spec, config=(("max_loras", 2),))
+        numbers_add_up(self.harness, adapters, [ADAPTED, ADAPTED])
+        self._search(WAVES, lambda waves: numbers_add_up(self.harness, adapters, waves), 6)
+
+    @pytest.mark.parametrize(
+        "how", [{}, {"asynchronous": True}, {"num_undecided": 3}, {"block_size": 1}]
+    )
+    def test_loads_add_up(self: _Engines, how: dict[str, Any]) -> None:
+        """What a KV connector brings is counted once, apart from what the prefix cache has."""
+        loads_add_up(self.harness, [LOADED, LOADED[1:]], **how)
+        self._search(WAVES, lambda waves: loads_add_up(self.harness, waves, **how), 3)
+
+    def test_drafts_add_up(self: _Engines) -> None:
+        """The statistics count the drafts that the worker reports."""
+        decodes: list[Op] = [Send(family=number, max_tokens=20 + number) for number in range(3)]
+        drafts_add_up(self.harness, [decodes, decodes])
+        waves = st.lists(storms(SHORT, waves=3), min_size=2, max_size=2)
+        self._search(waves, lambda drawn: drafts_add_up(self.harness, drawn), 4)
+
+    def test_what_never_fits_is_rejected_alone(self: _Engines) -> None:
+        """A request that can never run is rejected with RequestError, and one that just fits is served."""
+        nothing_waits_for_ever(self.harness)
+
+    def test_length_classes_are_kept_apart(self: _Engines) -> None:
+        """Where K depends on the length of the sequence, prefixes are shared within a class only."""
+        lengths_are_kept_apart(self.harness, finds=bool(self.caches_prefixes))
+
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    def test_rows_restart_for_another_length_class(self: _Engines, depth: int) -> None:
+        """Where K of a sequence changes when it grows, its row is preempted before that, and computed anew."""
+        rows_restart(self.harness, depth)
+
+    def test_a_reset_reaches_no_connector(self: _Engines) -> None:
+        """A KV connector gets no block that was computed before a reset: the weights may be others now."""
+        resets_are_final(self.harness)
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_a_load_without_end_costs_no_request(self: _Engines, depth: int) -> None:
+        """A KV load that does not end delays its request only, and its blocks stay aside until it does."""
+        loads_without_end(self.harness, depth)
+
+    @pytest.mark.parametrize("depth", [2, 3])
+    def test_a_failed_row_spoils_no_load(self: _Engines, depth: int) -> None:
+        """A request that has found blocks of a row does not run on them once the row is known to have failed."""
+        a_failed_row_spoils_no_load(self.harness, depth)
+
+    def test_any_traffic_in_any_engine(self: _Engines) -> None:
+        """Larger engines and programs than a search tries first: everything at once, and the numbers add up."""
+        for number in range(max(LEAST_ENGINES, round(MOST_ENGINES * self.effort))):
+            traffic_is_served(self.harness, number)
+
+    def test_a_crowd_waits_and_leaves(self: _Engines) -> None:
+        """Many requests wait, most of them are aborted, and the others are served."""
+        for seqs, budget in ((4, 16), (16, 64)):
+            spec = HarnessSpec(max_num_seqs=seqs, max_num_batched_tokens=budget, num_blocks=60)
+            a_crowd_waits(self.harness(spec))
