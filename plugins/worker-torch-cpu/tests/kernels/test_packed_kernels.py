@@ -128,6 +128,20 @@ def test_kernels_are_used_where_they_know_the_layer(family, layout):
     assert type(model.forward.end.head.own) is kind
 
 
+def test_head_may_be_at_par_where_its_kernel_makes_multi_token_steps_possible(monkeypatch):
+    """Times allowed for one row, by the outputs of the layer."""
+    seen = {}
+
+    def most_rows(_budget, candidates_for, *, times=1.0, **_):
+        seen[candidates_for(1).own()[0].shape[1]] = times
+        return KERNEL_TOKENS
+
+    monkeypatch.setattr(Budget, "most_rows", most_rows)
+    assert "1 × rounds" in model_of.__wrapped__("llama").chosen_kernels
+    assert seen.pop(96) == trial.PAR
+    assert set(seen.values()) == {1.0}
+
+
 @layouts
 def test_what_was_chosen_is_said_by_shape_and_number_of_rows(monkeypatch, layout):
     """A kernel that is slower for the head, and one that is for more than eight rows of gates."""
@@ -337,6 +351,20 @@ class TestRows:
         candidates = Candidates(lambda: run("own", 2.0), lambda: run("kernel", kernel_s))
         assert trial.is_quicker(candidates) == is_better
         assert clock.own == clock.kernel == trial.REPEATS
+
+    @pytest.mark.parametrize(("times", "most"), [(1.0, 0), (trial.PAR, KERNEL_TOKENS)])
+    def test_kernel_that_others_need_may_be_at_par_for_one_row(self, times, most, monkeypatch):
+        """A kernel that takes 1.1 times as long."""
+        clock = SimpleNamespace(now=0.0)
+        fake = SimpleNamespace(perf_counter=lambda: clock.now, thread_time=lambda: 0.0)
+        monkeypatch.setattr(trial, "time", fake)
+
+        def run(seconds):
+            clock.now += seconds
+            return (torch.ones(1),)
+
+        made = Candidates(lambda: run(1.0), lambda: run(1.1))
+        assert Budget().most_rows(lambda _: made, is_timed=True, times=times) == most
 
     def test_trials_end_when_the_time_is_used_up(self):
         asked = []

@@ -21,6 +21,7 @@ from tenonry_worker_torch_cpu.kernels.candidate import Candidate, Trial
 from tenonry_worker_torch_cpu.kernels.chooser import ANY_ROWS
 from tenonry_worker_torch_cpu.kernels.chunks import chunk_candidates
 from tenonry_worker_torch_cpu.kernels.stacks import rounds, stacks
+from tenonry_worker_torch_cpu.kernels.trial import PAR
 from tenonry_worker_torch_cpu.packing.onednn import PackedLinear
 from tenonry_worker_torch_cpu.packing.widened import BlockedLinear
 
@@ -69,13 +70,14 @@ def bfloat16_parts(
         if type(backend) is CpuBackend:
             yield from stacks(forward, attends, chunks)
     if isinstance(forward.end, LeanHead):
-        # The largest: what is left of the time is enough for few rows.
-        yield from _linear(forward.end, "head")
+        # The largest: what is left of the time is enough for few rows. Multi-token steps need its kernel, and save more
+        # than a kernel at par loses.
+        yield from _linear(forward.end, "head", times=PAR if forward.stack is not None else 1.0)
     yield from rounds(forward, attends)
     yield from between_products(forward)  # for prompts: whole layers have theirs by now
 
 
-def _linear(owner: Any, place: str) -> Iterator[Candidate]:
+def _linear(owner: Any, place: str, *, times: float = 1.0) -> Iterator[Candidate]:
     own = getattr(owner, place)
     if not isinstance(own, PackedLinear | BlockedLinear):
         return
@@ -97,6 +99,7 @@ def _linear(owner: Any, place: str) -> Iterator[Candidate]:
         rows_name=shape,
         # Torch would widen blocks piece by piece, and so is many times slower for few rows, and slower for many.
         if_untried=ANY_ROWS if isinstance(own, BlockedLinear) else 0,
+        times=times,
     )
 
 

@@ -29,7 +29,8 @@ class Candidate:
     itself. `compared` returns the functions to compare with a kernel, of a number of rows unless the trial is `ONCE`.
     `assign` receives the undo stack, the kernel, and its maximum number of rows. `reports_refusal`: count the place as
     left to torch if it has no kernel. `rows_name`: report the number of rows under this name. `if_untried`: see
-    `Budget.most_rows`.
+    `Budget.most_rows`. `times`: longest time for one row, in times of our operations; above 1 where larger kernels
+    need this one.
     """
 
     kind: tuple[object, ...]
@@ -41,6 +42,7 @@ class Candidate:
     reports_refusal: bool = True
     rows_name: str | None = None
     if_untried: int = 0
+    times: float = 1.0
 
     @property
     def part(self) -> str:

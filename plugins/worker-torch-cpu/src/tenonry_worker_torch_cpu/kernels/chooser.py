@@ -74,7 +74,7 @@ class KernelChooser:
         if each.trial is Trial.ONCE:
             trial = partial(self._budget.is_better, compared, is_timed=self.is_timed)
             return self.count(each.kind, trial)
-        trial = self.rows_trial(compared, each.if_untried, is_timed=self.is_timed)
+        trial = self.rows_trial(compared, each.if_untried, times=each.times, is_timed=self.is_timed)
         most = self.count(each.kind, trial)
         return each.if_untried or most if most == KERNEL_TOKENS else most
 
@@ -96,10 +96,17 @@ class KernelChooser:
         return bool(self.count(kind, partial(prefers_kernel, compared, is_timed=self.is_timed)))
 
     def rows_trial(
-        self, compared: Callable[[int], Candidates], if_untried: int = 0, *, is_timed: bool
+        self,
+        compared: Callable[[int], Candidates],
+        if_untried: int = 0,
+        *,
+        times: float = 1.0,
+        is_timed: bool,
     ) -> Callable[[], int]:
         """Trial that finds up to which number of rows a kernel is correct and faster; see `Budget.most_rows`."""
-        return partial(self._budget.most_rows, compared, is_timed=is_timed, if_untried=if_untried)
+        return partial(
+            self._budget.most_rows, compared, is_timed=is_timed, if_untried=if_untried, times=times
+        )
 
     def count(self, kind: tuple[object, ...], trial: Callable[[], int]) -> int:
         """Verdict on a kind, counted for one part."""

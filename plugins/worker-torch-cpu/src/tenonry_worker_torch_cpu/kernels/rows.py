@@ -30,10 +30,16 @@ class Budget:
         self.left_s = limit_s
 
     def most_rows(
-        self, candidates_for: Callable[[int], Candidates], *, is_timed: bool, if_untried: int = 0
+        self,
+        candidates_for: Callable[[int], Candidates],
+        *,
+        is_timed: bool,
+        if_untried: int = 0,
+        times: float = 1.0,
     ) -> int:
-        """The largest of `COUNTS` up to which the kernel is correct and, if timed, faster for the first and never
-        slower; 0: for none. If that is the last one, the maximum number of rows of kernels.
+        """The largest of `COUNTS` up to which the kernel is correct and, if timed, takes less than `times` the time of
+        our operations for the first and never more; 0: for none. If that is the last one, the maximum number of rows
+        of kernels.
 
         Trials end when the next one would exceed the budget: beyond, our own operations compute, or the kernel up to
         `if_untried` rows, which must have been correct and faster for the first number all the same.
@@ -48,7 +54,7 @@ class Budget:
                     if most:
                         return if_untried
                 begin = time.thread_time()
-                is_quicker = _compared(candidates_for(count), is_timed, PAR if most else 1.0)
+                is_quicker = _compared(candidates_for(count), is_timed, PAR if most else times)
                 if is_quicker is None:
                     return 0
                 took = time.thread_time() - begin
