@@ -1,4 +1,4 @@
-"""The command line: help from metadata, one line per error, exit statuses 0, 1, 2 and 130."""
+"""The command line: help without imports, one line per error, exit statuses 0, 1, 2 and 130."""
 
 from __future__ import annotations
 
@@ -85,11 +85,13 @@ def sh(*command: str, site: Site) -> subprocess.CompletedProcess[str]:
 
 class TestHelp:
     @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["help"]])
-    def test_lists_every_verb_from_metadata(self, acts, capsys, arguments):
+    def test_lists_every_verb_with_its_summary(self, acts, capsys, arguments):
         assert main(arguments) == 0
         out = capsys.readouterr().out
         assert "usage: tenonry" in out
-        assert "act          Acts on words. (acts 2.0)" in out
+        assert "act          Does what its argument says. (acts 2.0)" in out
+        assert "gone          (acts 2.0)" in out
+        assert "strange       (acts 2.0)" in out
         assert "acts_commands" not in sys.modules
 
     @pytest.mark.parametrize("word", ["-V", "--version"])
@@ -97,10 +99,29 @@ class TestHelp:
         assert main([word]) == 0
         assert capsys.readouterr().out == f"tenonry {tenonry.__version__}\n"
 
-    def test_lists_a_verb_whose_distribution_has_no_summary(self, site, capsys):
+    def test_lists_a_verb_without_a_module(self, site, capsys):
         site.install("quiet", entry_points={"tenonry.commands": {"hush": "quiet:Q"}})
         assert main(["--help"]) == 0
         assert "hush          (quiet 1.0)" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(("body", "summary"), [
+        ("    summary = (\n        'On two '\n        'lines.'\n    )\n", "On two lines."),
+        ("    summary: ClassVar[str] = 'Typed.'\n", "Typed."),
+        ("    pass\nclass Other:\n    summary = 'Of another class.'\n", ""),
+        ("    summary = 'a' + text\n", ""),
+        ("    summary = (\n", ""),
+    ])  # fmt: skip
+    def test_reads_a_summary_from_source(self, site, capsys, body: str, summary: str):
+        site.install(
+            "quiet",
+            entry_points={"tenonry.commands": {"hush": "quiet.verbs:Hush"}},
+            modules={
+                "quiet/__init__.py": "1 / 0",
+                "quiet/verbs.py": "class Hush(\n    Command\n):\n" + body,
+            },
+        )
+        assert main(["--help"]) == 0
+        assert f"hush         {summary} (quiet 1.0)" in capsys.readouterr().out
 
     def test_of_a_verb(self, acts, capsys):
         with pytest.raises(SystemExit) as caught:
@@ -111,7 +132,7 @@ class TestHelp:
     @pytest.mark.parametrize("arguments", [["--version"], ["--help"]])
     @pytest.mark.integration
     def test_nothing_heavy_and_no_plugin_is_imported(self, acts, arguments):
-        """Help and lists come from metadata alone."""
+        """Help comes from metadata and source text."""
         code = (
             "import sys; from tenonry.cli import main; status = main(sys.argv[1:])\n"
             "bad = [name for name in sys.modules if name.startswith(('tenonry_', 'acts_')) "

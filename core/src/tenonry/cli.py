@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import contextlib
 import difflib
 import errno
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tenonry.errors import PluginNotFound, TenonryError
@@ -39,23 +43,6 @@ COMMANDS = Point(
     },
 )
 
-# Of first-party verbs, installed or not: the one summary of a distribution would not tell its verbs apart.
-SUMMARIES = {
-    "generate": "Complete one prompt and print the text.",
-    "chat": "Chat with a model in the terminal.",
-    "batch": "Answer a file of requests in OpenAI's batch format.",
-    "models": "Check what a model needs, or convert a checkpoint to safetensors.",
-    "plugins": "List, show, write, check, update and lock plugins.",
-    "ps": "List the processes of running instances.",
-    "keys": "Write the keys that the nodes of one instance share.",
-    "completion": "Print a shell completion script.",
-    "doctor": "Check the environment and the installed plugins.",
-    "bisect": "Find the plugin that breaks a start.",
-    "top": "Watch a running server.",
-    "explain": "Explain why a request waited.",
-    "timeline": "Draw the decisions of a scheduler.",
-    "regret": "Replay recorded requests with another scheduler.",
-}
 USAGE = "usage: tenonry [--version] [--help] VERB …"
 EXIT_INTERRUPTED = 130
 
@@ -122,9 +109,7 @@ class VerbParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         known = _flags(self)
-        words = [
-            word.partition("=")[0].rstrip(":") for word in message.split() if word.startswith("-")
-        ]
+        words = re.findall(r"(?<!\S)-[^\s=:/]*", message)
         near = [
             flag
             for word in words
@@ -159,16 +144,27 @@ def make_parser(verb: str) -> tuple[argparse.ArgumentParser, Command]:
 
 
 def help_text() -> str:
-    """All verbs with their summaries, from metadata alone."""
-    from importlib.metadata import metadata
-
+    """All verbs with their summaries; nothing is imported."""
     from tenonry.plugin.discovery import installed
 
-    verbs = ""
-    for entry in installed(COMMANDS):
-        summary = SUMMARIES.get(entry.name) or metadata(entry.distribution).json.get("summary", "")
-        verbs += f"  {entry.name:<12} {summary} ({entry.distribution} {entry.version})\n"
+    verbs = "".join(
+        f"  {entry.name:<12} {_summary(entry.target)} ({entry.distribution} {entry.version})\n"
+        for entry in installed(COMMANDS)
+    )
     return (
         f"{USAGE}\n\nA plugin-first inference engine for language models.\n\nverbs:\n{verbs}\n"
         "`tenonry VERB --help` explains a verb; `tenonry plugins list` shows what is installed.\n"
     )
+
+
+def _summary(target: str) -> str:
+    """The `summary` that a class assigns, read from its source; "" where there is none to read."""
+    module, _, name = target.partition(":")
+    spec: Any = None
+    with contextlib.suppress(Exception):
+        for part in module.split("."):
+            spec = PathFinder.find_spec(part, spec and spec.submodule_search_locations)
+        source = spec.loader.get_source(part)
+        pattern = rf"^class {name}\b(?:(?!^[^\s)]).)*?^    summary\b[^=\n]*= *(\(.*?^    \)|[^\n]*)"
+        return str(ast.literal_eval(re.search(pattern, source, re.MULTILINE | re.DOTALL)[1]))  # type: ignore[index]
+    return ""

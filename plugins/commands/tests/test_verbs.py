@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenonry.cli import COMMANDS, SUMMARIES, main, make_parser
+from tenonry.cli import COMMANDS, main, make_parser
 from tenonry.plugin.discovery import find_entry_point, not_found
 
 VERBS = ("generate", "chat", "plugins", "ps", "keys", "completion")
@@ -12,8 +12,9 @@ VERBS = ("generate", "chat", "plugins", "ps", "keys", "completion")
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_help_has_a_line_for_each(verb, capsys):
+    _, command = make_parser(verb)
     assert main(["--help"]) == 0
-    assert f"  {verb:<12} {SUMMARIES[verb]} (tenonry-commands " in capsys.readouterr().out
+    assert f"  {verb:<12} {command.summary} (tenonry-commands " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", VERBS)

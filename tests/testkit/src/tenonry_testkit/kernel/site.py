@@ -40,7 +40,9 @@ class Site:
             )
         (info / "entry_points.txt").write_text(points, "utf-8")
         for file_name, source in (modules or {}).items():
-            (self.folder / file_name).write_text(source, "utf-8")
+            file = self.folder / file_name
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(source, "utf-8")
         record = [f"{info.name}/METADATA,,", *(f"{file_name},," for file_name in modules or {})]
         (info / "RECORD").write_text("\n".join(record) + "\n", "utf-8")
         importlib.invalidate_caches()
