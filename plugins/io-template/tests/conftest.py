@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,13 @@ from tenonry.info import ModelInfo
 from tenonry.interfaces.io_processor import IOProcessorContext
 from tenonry_io_template.processor import TemplateIOProcessor
 from tenonry_io_text.options import TextOptions
+from tenonry_testkit.fakes.model import folder_model
 
 
 @pytest.fixture(scope="session")
 def demo() -> ModelInfo:
     """Facts of the demo model."""
-    folder = Path(tenonry_demo_model.model_path())
-    facts = json.loads((folder / "config.json").read_text("utf-8"))
-    return ModelInfo(
-        name="demo",
-        path=str(folder),
-        architecture=facts["architectures"][0],
-        max_model_len=facts["max_position_embeddings"],
-        vocab_size=facts["vocab_size"],
-        tokenizer_path=str(folder),
-    )
+    return folder_model(tenonry_demo_model.model_path())
 
 
 @pytest.fixture

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import tenonry_demo_model
-from tenonry.info import ModelInfo
+from tenonry_testkit.fakes.model import folder_model
 from tenonry_testkit.io_processor import IOProcessorContract
 
 
@@ -14,13 +11,4 @@ class TestText(IOProcessorContract):
     io_processor = "text"
 
     def model(self):
-        folder = Path(tenonry_demo_model.model_path())
-        facts = json.loads((folder / "config.json").read_text("utf-8"))
-        return ModelInfo(
-            name="demo",
-            path=str(folder),
-            architecture=facts["architectures"][0],
-            max_model_len=facts["max_position_embeddings"],
-            vocab_size=facts["vocab_size"],
-            tokenizer_path=str(folder),
-        )
+        return folder_model(tenonry_demo_model.model_path())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 
+from tenonry_testkit.fakes.cuda import FakeCuda
 from tenonry_worker_torch import block_copies
 from tenonry_worker_torch.block_copies import BlockCopies, SideStream
 
@@ -48,42 +47,12 @@ def test_blocks_move_in_pieces(monkeypatch, in_piece):
     assert copies.read(held, []) == []
 
 
-class Stream:
-    """`known`: all work that has run when the next work of this stream starts."""
-
-    def __init__(self, device=None):
-        self.known = set()
-
-    def run(self, work):
-        before = set(self.known)
-        self.known.add(work)
-        return before
-
-    def wait_stream(self, stream):
-        self.known |= stream.known
-
-
-class Event:
-    """Synchronised by the host, which then knows what was recorded."""
-
-    host: ClassVar[set] = set()
-
-    def __init__(self):
-        self.known = set()
-
-    def record(self, stream):
-        self.known = set(stream.known)
-
-    def synchronize(self):
-        Event.host |= self.known
-
-
 class Recorder(SideStream):
     """Records the work before each copy, and what the host knows when it reads or fills pinned memory."""
 
-    def __init__(self):
+    def __init__(self, cuda):
         super().__init__(CPU)
-        self.copies, self.waits = [], []
+        self.cuda, self.copies, self.waits = cuda, [], []
 
     def launched(self, piece):
         work = ("copy", len(self.copies))
@@ -92,19 +61,16 @@ class Recorder(SideStream):
 
     def wait(self, piece):
         super().wait(piece)
-        self.waits.append((piece, set(Event.host)))
+        self.waits.append((piece, set(self.cuda.host)))
 
 
 @pytest.fixture
-def steps(monkeypatch):
-    """The stream of the steps."""
-    stream = Stream()
-    monkeypatch.setattr(Event, "host", set())
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
-    return stream
+def cuda(monkeypatch):
+    """Its `compute` is the stream of the steps."""
+    fake = FakeCuda()
+    for name in FakeCuda.NAMES:
+        monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
+    return fake
 
 
 @pytest.fixture
@@ -115,18 +81,18 @@ def small_pieces(monkeypatch):
 
 @pytest.mark.usefixtures("small_pieces")
 def test_reads_follow_launched_steps_and_no_step_waits_for_them(steps):
-    order = Recorder()
+    order = Recorder(cuda)
     copies = BlockCopies(CPU, order)
-    steps.run("step 1")
+    cuda.compute.run("step 1")
     copies.read(tensors(), range(5))
     assert len(order.copies) == 3
     assert all("step 1" in before for _, before in order.copies)
-    assert steps.run("step 2") == {"step 1"}
+    assert cuda.compute.run("step 2") == {"step 1"}
 
 
-@pytest.mark.usefixtures("small_pieces", "steps")
-def test_the_host_reads_pinned_memory_after_the_copy_into_it():
-    order = Recorder()
+@pytest.mark.usefixtures("small_pieces")
+def test_the_host_reads_pinned_memory_after_the_copy_into_it(cuda):
+    order = Recorder(cuda)
     BlockCopies(CPU, order).read(tensors(), range(7))
     read = order.waits[-len(order.copies) :]
     assert [piece for piece, _ in read] == [piece for piece, _ in order.copies] == [0, 1, 0, 1]
@@ -137,15 +103,15 @@ def test_the_host_reads_pinned_memory_after_the_copy_into_it():
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_writes_follow_launched_steps_and_precede_later_ones(steps):
-    order = Recorder()
+def test_writes_follow_launched_steps_and_precede_later_ones(cuda):
+    order = Recorder(cuda)
     copies = BlockCopies(CPU, order)
     held = tensors()
     size = sum(map(block_copies.block_bytes, held))
-    steps.run("step 1")
+    cuda.compute.run("step 1")
     copies.write(held, range(7), [bytes(size)] * 7)
     assert all("step 1" in before for _, before in order.copies)
-    assert steps.run("step 2") >= {("copy", number) for number in range(4)}
+    assert cuda.compute.run("step 2") >= {("copy", number) for number in range(4)}
     filled = order.waits[-4:]
     for number, (_, host) in enumerate(filled):
         assert number < 2 or ("copy", number - 2) in host

@@ -2,64 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 import pytest
 import torch
 
+from tenonry_testkit.fakes.cuda import FakeCuda
 from tenonry_worker_torch_cuda.buffers.step_buffers import FIRST_BYTES, CudaBuffers
 from tenonry_worker_torch_cuda.buffers.stream_order import StreamOrder
-
-
-class Stream:
-    """`known`: all work that has run when the next work of this stream starts."""
-
-    def __init__(self, device=None):
-        self.known = set()
-
-    def run(self, work):
-        before = set(self.known)
-        self.known.add(work)
-        return before
-
-    def wait_event(self, event):
-        self.known |= event.known
-
-    def wait_stream(self, stream):
-        self.known |= stream.known
-
-
-class Device:
-    """Fake of torch.cuda. The host's knowledge grows only by synchronisation."""
-
-    def __init__(self):
-        self.compute = self.current = Stream()
-        self.host = set()
-        device = self
-
-        class Event:
-            def __init__(self):
-                self.known = set()
-
-            def record(self, stream):
-                self.known = set(stream.known)
-
-            def synchronize(self):
-                device.host |= self.known
-
-        self.Event, self.Stream = Event, Stream
-
-    def current_stream(self, device):
-        return self.current
-
-    @contextlib.contextmanager
-    def stream(self, stream):
-        self.current = stream
-        try:
-            yield
-        finally:
-            self.current = self.compute
 
 
 class Recorder(StreamOrder):
@@ -85,10 +34,10 @@ class Recorder(StreamOrder):
 
 @pytest.fixture
 def cuda(monkeypatch):
-    device = Device()
-    for name in ("Stream", "Event", "current_stream", "stream"):
-        monkeypatch.setattr(torch.cuda, name, getattr(device, name))
-    return device
+    fake = FakeCuda()
+    for name in FakeCuda.NAMES:
+        monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
+    return fake
 
 
 def run_steps(cuda, lanes, steps, puts=2):

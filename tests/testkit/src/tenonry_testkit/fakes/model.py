@@ -4,6 +4,8 @@ engines run in lockstep. Any process.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from tenonry.config import EngineConfig
@@ -26,6 +28,20 @@ def fake_model(**facts: Any) -> ModelInfo:
             "eos_token_ids": (),
             **facts,
         }
+    )
+
+
+def folder_model(folder: str | Path) -> ModelInfo:
+    """The ModelInfo of a model folder with a tokenizer, named after the folder's last part."""
+    path = Path(folder)
+    facts = json.loads((path / "config.json").read_text("utf-8"))
+    return ModelInfo(
+        name=path.name,
+        path=str(path),
+        architecture=facts["architectures"][0],
+        max_model_len=facts["max_position_embeddings"],
+        vocab_size=facts["vocab_size"],
+        tokenizer_path=str(path),
     )
 
 
