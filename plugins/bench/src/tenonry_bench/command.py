@@ -14,6 +14,7 @@ from tenonry.interfaces.command import Command
 STANDARD = "tenonry_bench.standard:StandardBench"
 VERBS = {
     "engine": "tenonry_bench.engine:EngineBench",
+    "overhead": "tenonry_bench.overhead:OverheadBench",
     "adapters": "tenonry_bench.adapters:AdaptersBench",
     "structured": "tenonry_bench.structured:StructuredBench",
     "throughput": "tenonry_bench.throughput:ThroughputBench",
@@ -21,6 +22,7 @@ VERBS = {
     "gguf": "tenonry_bench.gguf:GgufBench",
     "workers": "tenonry_bench.workers:WorkersBench",
     "serve": "tenonry_bench.serve:ServeBench",
+    "dev": "tenonry_bench.dev:DevBench",
     "scheduler": "tenonry_bench.scheduler:SchedulerBench",
     "executor": "tenonry_bench.executor:ExecutorBench",
     "restore": "tenonry_bench.restore:RestoreBench",
