@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,7 @@ NAMES = tuple("abcdefghi")
 
 def search(names: tuple[str, ...], faulty: set[str]) -> tuple[BisectState, int]:
     """Run the search where a start is bad with all of `faulty`; returns the end and the number of tests."""
-    state, count = BisectState(names=names, suspects=names), 0
+    state, count = BisectState(names=names), 0
     while not state.verdict:
         state = state.next(is_bad=faulty <= {*state.tested})
         count += 1
@@ -32,21 +34,29 @@ def test_each_culprit_is_found(number: int):
     names = NAMES[:number]
     for culprit in names:
         state, count = search(names, {culprit})
-        assert state.culprit == culprit
+        assert state.found == (culprit,)
         assert count <= 2 + number.bit_length() + 1
 
 
 def test_a_fault_without_plugins_is_told_apart():
     state, count = search(NAMES, set())
-    assert (state.culprit, count) == ("", 1)
+    assert (state.found, count) == ((), 1)
     assert "without plugins of others" in state.verdict
 
 
-@pytest.mark.parametrize("faulty", [{"a", "i"}, {"b", "z"}])
-def test_no_single_culprit(faulty: set[str]):
-    state, _ = search(NAMES, faulty)
-    assert state.culprit == ""
-    assert "alone" in state.verdict
+@pytest.mark.parametrize("number", [2, 3])
+def test_several_that_fail_together_are_found(number: int):
+    for faulty in itertools.combinations(NAMES, number):
+        state, count = search(NAMES, {*faulty})
+        assert state.found == faulty
+        assert "break the start together" in state.verdict
+        assert count <= 2 + number * (len(NAMES).bit_length() + 1)
+
+
+def test_no_culprit():
+    state, count = search(NAMES, {"z"})
+    assert (state.found, count) == ((), 2)
+    assert "none is at fault" in state.verdict
 
 
 @pytest.fixture
@@ -55,7 +65,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TmpPlugins
     monkeypatch.chdir(tmp_path)
     with TmpPlugins(tmp_path / "site", see_installed=True) as plugins:
         for name in ("acme", "brand", "corp"):
-            plugins.distribution(name, entry_points={"tenonry.plugins": {name: name}})
+            plugins.distribution(
+                name,
+                requires=["tenonry>=0.1,<0.2"],
+                entry_points={"tenonry.plugins": {name: name}},
+                modules={name: ""},
+            )
         yield plugins
 
 
@@ -63,11 +78,14 @@ def test_step_by_step(site: TmpPlugins, capsys):
     assert main(["bisect", "start"]) == 0
     assert "with none, without acme, brand, corp (3 suspects)" in capsys.readouterr().out
     assert main(["bisect", "good"]) == 0
-    assert "with acme, brand, without corp" in capsys.readouterr().out
-    run_start_flags(["--bisect"])
-    assert excluded() == ["corp"]
+    assert "with acme, brand, corp, without none (3 suspects)" in capsys.readouterr().out
     assert main(["bisect", "bad"]) == 0
+    assert "with acme, without brand, corp (3 suspects)" in capsys.readouterr().out
+    run_start_flags(["--bisect"])
+    assert excluded() == ["brand", "corp"]
     assert main(["bisect", "good"]) == 0
+    assert "with acme, brand, without corp (2 suspects)" in capsys.readouterr().out
+    assert main(["bisect", "bad"]) == 0
     assert "with brand, without acme, corp (1 suspects)" in capsys.readouterr().out
     assert main(["bisect", "bad"]) == 0
     assert (
@@ -118,3 +136,44 @@ def test_a_command_that_hangs_is_bad(site: TmpPlugins, capsys):
     words = ["bisect", "run", "--timeout", "0.2", sys.executable, "-S", "-c", code]
     assert main(words) == 1
     assert "bad: with none" in capsys.readouterr().out
+
+
+PRINTS = "print('hello')\nfrom tenonry import hookimpl\n"
+REFUSES = """
+from importlib.metadata import entry_points
+from tenonry import hookimpl
+from tenonry.errors import ConfigError
+
+@hookimpl
+def tenonry_configured(config):
+    from tenonry.plugin.discovery import excluded
+    if "other" not in excluded():
+        raise ConfigError("not with other")
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.parametrize(("modules", "words", "text"), [
+    ({"prints": PRINTS}, ["doctor"], "prints breaks the start"),
+    ({"prints": PRINTS}, ["--checked", "plugins", "list"], "prints breaks the start"),
+    pytest.param(
+        {"other": "", "refuses": REFUSES}, ["doctor"], "other, refuses break the start together",
+        marks=pytest.mark.nightly,
+    ),
+])  # fmt: skip
+def test_checks_of_others_count(
+    modules: dict[str, str], words: list[str], text: str, site: TmpPlugins, monkeypatch, capsys
+):
+    """A command that examines all plugins does not see those that a step leaves out."""
+    monkeypatch.setenv("PYTHONPATH", str(site.folder))
+    for name, source in modules.items():
+        site.distribution(
+            name,
+            requires=["tenonry>=0.1,<0.2"],
+            entry_points={"tenonry.plugins": {name: f"bisected_{name}"}},
+            modules={f"bisected_{name}": source},
+        )
+    assert main(["bisect", "run", sys.executable, "-m", "tenonry", *words]) == 0
+    assert text in capsys.readouterr().out
+    assert not os.environ[EXCLUDED]

@@ -1,4 +1,4 @@
-"""`tenonry bisect`: finds the distribution whose plugins break a start, in halves. Command line; imports no plugin."""
+"""`tenonry bisect`: finds the distributions whose plugins break a start, in halves. Command line; imports no plugin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOUND, NOT_FOUND = 0, 1
 class BisectCommand(Command):
     """A search over the installed distributions of others."""
 
-    summary = "Find the distribution whose plugins break a start, by bisection."
+    summary = "Find the distributions whose plugins break a start, or any command, by bisection."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
@@ -87,14 +87,14 @@ def begin(keep: Sequence[str]) -> BisectState:
         raise ConfigError(
             "no distributions of others with plugins are installed: nothing to search"
         )
-    return BisectState(names=left, suspects=left)
+    return BisectState(names=left)
 
 
 def _advice(state: BisectState) -> str:
     if state.verdict:
         return f"{state.verdict}\n`tenonry bisect reset` ends the search\n"
     return (
-        f"next: {state.describe()} ({len(state.suspects)} suspects)\n"
+        f"next: {state.describe()} ({state.num_suspects} suspects)\n"
         "start as before, with `tenonry --bisect` instead of `tenonry`; then `tenonry bisect good` or `bad`\n"
     )
 
@@ -110,7 +110,7 @@ def _run_all(state: BisectState, command: Sequence[str], timeout_s: float) -> in
         sys.stdout.flush()
         state = state.next(is_bad=is_bad)
     sys.stdout.write(f"{state.verdict}\n")
-    return FOUND if state.culprit else NOT_FOUND
+    return FOUND if state.found else NOT_FOUND
 
 
 def _is_bad(state: BisectState, command: Sequence[str], timeout_s: float) -> bool:

@@ -1,12 +1,15 @@
-"""State of a search for the distribution whose plugins break a start: what is tested next, and what follows from it.
+"""State of a search for distributions whose plugins break a start: what is tested next, and what follows from it.
 
-The search tests no plugins of others first, then halves of the suspects, and the last one alone.
+The search tests no plugins of others first, then all, then the first ones of the list in halves: the last of the
+shortest list that fails is needed for the fault. The same search with that one kept active finds the next that is
+needed, until those found fail alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,16 +19,23 @@ STATE_FILE = Path("tenonry-bisect.json")  # in the current folder
 
 
 class BisectState(msgspec.Struct, frozen=True, kw_only=True):
-    """`names`: distributions under test, besides those that stay active. `suspects`: those not cleared yet.
+    """`names`: distributions under test, besides those that stay active. `tested`: active ones of the current test.
 
-    `tested`: active ones of the current test. `verdict`: set once the search has ended; `culprit`, where it found one.
+    `found`: those that the fault needs. With them and the first `good` names the start works, with the first `bad` it
+    fails (None: not known yet). `verdict`: set once the search has ended, with the culprits in `found`.
     """
 
     names: tuple[str, ...]
-    suspects: tuple[str, ...]
     tested: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
+    good: int = 0
+    bad: int | None = None
     verdict: str = ""
-    culprit: str = ""
+
+    @property
+    def num_suspects(self) -> int:
+        """Distributions that may be the next that the fault needs."""
+        return (len(self.names) if self.bad is None else self.bad) - self.good
 
     def left_out(self) -> list[str]:
         """Distributions that the current test excludes."""
@@ -40,29 +50,43 @@ class BisectState(msgspec.Struct, frozen=True, kw_only=True):
         if self.verdict:
             raise ConfigError(f"the search has ended: {self.verdict}; `tenonry bisect reset`")
         if not self.tested:
-            return self._ended(ELSEWHERE) if is_bad else self._narrowed(self.suspects)
-        if not is_bad:
-            left = tuple(name for name in self.suspects if name not in self.tested)
-            return self._narrowed(left) if left else self._ended(NOT_ALONE)
-        if len(self.tested) > 1:
-            return self._narrowed(self.tested)
-        (culprit,) = self.tested
-        text = f"{culprit} breaks the start: it fails with it alone, and works without any"
-        return msgspec.structs.replace(self._ended(text), culprit=culprit)
+            return self._with(verdict=ELSEWHERE) if is_bad else self._with(tested=self.names)
+        if self.bad is None:
+            if not is_bad:
+                return self._with(verdict=NONE)
+            return self._with(bad=len(self.names)).narrowed()
+        if self.tested == self.found:
+            return self.ended() if is_bad else self.narrowed()
+        middle = len(self.tested) - len(self.found)
+        return self._with(**{"bad" if is_bad else "good": middle}).narrowed()
 
-    def _narrowed(self, suspects: Sequence[str]) -> BisectState:
-        half = tuple(suspects[: (len(suspects) + 1) // 2])
-        return msgspec.structs.replace(self, suspects=tuple(suspects), tested=half)
+    def narrowed(self) -> BisectState:
+        """Choose the next test; the last name of the shortest bad list joins those found."""
+        bad = self.bad or 0
+        if bad - self.good > 1:
+            return self._with(tested=self.names[: (self.good + bad) // 2] + self.found)
+        found = (self.names[bad - 1], *self.found)
+        state = self._with(found=found, tested=found, good=0, bad=bad - 1)
+        return state.ended() if bad == 1 else state  # nothing else was active
 
-    def _ended(self, verdict: str) -> BisectState:
-        return msgspec.structs.replace(self, verdict=verdict)
+    def ended(self) -> BisectState:
+        """The state with the verdict about those found."""
+        if self.found[1:]:
+            names = ", ".join(self.found)
+            text = f"{names} break the start together: it fails with these alone, and needs each"
+            return self._with(verdict=text)
+        text = f"{self.found[0]} breaks the start: it fails with it alone, and works without any"
+        return self._with(verdict=text)
+
+    def _with(self, **changes: Any) -> BisectState:
+        return msgspec.structs.replace(self, **changes)
 
 
 ELSEWHERE = (
     "the start fails without plugins of others, too: look at tenonry itself and at the settings, which may name "
     "a plugin that is left out (--keep DISTRIBUTION)"
 )
-NOT_ALONE = "no distribution breaks the start alone: it takes several of them, or none is at fault"
+NONE = "the start works with all of them: none is at fault"
 
 
 def read_state() -> BisectState:

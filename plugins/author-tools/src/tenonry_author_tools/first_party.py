@@ -11,6 +11,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tenonry.plugin.discovery import excluded
+
 KERNEL = "tenonry"
 # Distributions of this project that `tenonry[standard]` does not name.
 OTHERS = {"testkit", "executor-ray", "failpoints", "grammar-xgrammar"}
@@ -38,8 +40,8 @@ def first_party() -> set[str]:
 
 
 def third_party(groups: Container[str] = ()) -> dict[str, importlib.metadata.Distribution]:
-    """Distributions of others with entry points for this project, or in `groups`, by name."""
-    own = first_party()
+    """Distributions of others with entry points for this project, or in `groups`, by name; no excluded ones."""
+    own = {*first_party(), *map(canonicalize_name, excluded())}
     prefix = f"{KERNEL}."
     return {
         name: dist
