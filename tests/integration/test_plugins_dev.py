@@ -27,7 +27,7 @@ def test_a_saved_scheduler_is_swapped_under_streams(serve, tmp_path: Path):
     flags = ["--api-key", KEY, "--enable-operator-routes", "--max-num-seqs", "80"]
     server = serve(*flags, "--worker-option", "step_ms=10", "--scheduler", f"{file}:Mine").ready()
     headers = {"authorization": f"Bearer {KEY}"}
-    streams = [Stream(server, 800).begin(**headers) for _ in range(32)]
+    streams = [Stream(server, 800).begin(**headers) for _ in range(64)]
     file.write_text(SCHEDULER.replace("0", "1"))
     command = [sys.executable, "-m", "tenonry", "plugins", "dev", str(file), "--once"]
     done = subprocess.run(

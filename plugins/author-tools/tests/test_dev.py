@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -233,3 +234,12 @@ def test_rounds_on_one_file(tmp_path: Path, capsys):
     file.write_text(GOOD)
     assert hurried.round()
     assert capsys.readouterr().out.startswith("holds: 1 rules, ")
+
+
+def test_a_rule_that_would_not_end_in_time_is_left_out(tmp_path: Path):
+    file = tmp_path / "record.json"
+    tests = {"first": Ran(1, took_s=900.0), "long": Ran(2, took_s=900.0), "short": Ran(3)}
+    file.write_bytes(msgspec.json.encode(Record(number=3, tests=tests)))
+    budget = Budget(file, time.monotonic() + 600.0)
+    left_out = [budget.pytest_runtest_protocol(each) for each in items("first", "long", "short")]
+    assert left_out == [None, True, None]

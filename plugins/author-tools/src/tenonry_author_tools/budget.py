@@ -12,12 +12,14 @@ from typing import Any
 
 import msgspec
 
+EXIT_S = 0.2  # of the test process, after its last test
 
 class Ran(msgspec.Struct):
-    """Last run of one test: its number, and the first line of its failure."""
+    """Last run of one test: its number, the first line of its failure, and its seconds."""
 
     number: int
     failure: str = ""
+    took_s: float = 0.0
 
 
 class Record(msgspec.Struct):
@@ -64,8 +66,12 @@ class Budget:
         items.sort(key=self._order)
 
     def pytest_runtest_protocol(self, item: Any) -> bool | None:
-        """Leave a test out once the time is over; one is always run. Registered last, it is called first."""
-        if time.monotonic() < self._deadline or not self._has_run:
+        """Leave a test out that would not end in time; one is always run. Registered last, it is called first.
+
+        A long one is the oldest by the next run, and thus the first.
+        """
+        took_s = self._record.tests.get(item.nodeid, Ran(0)).took_s
+        if time.monotonic() + took_s + EXIT_S < self._deadline or not self._has_run:
             self._has_run = True
             return None
         self._record.left += 1
@@ -76,7 +82,7 @@ class Budget:
             lines = report.longreprtext.splitlines() if report.failed else []
             messages = [line[1:].strip() for line in lines if line.startswith("E ")]
             failure = (messages or lines or [""])[0][:200] or ("failed" if report.failed else "")
-            self._record.tests[report.nodeid] = Ran(self._record.number, failure)
+            self._record.tests[report.nodeid] = Ran(self._record.number, failure, report.duration)
 
     def pytest_sessionfinish(self) -> None:
         self._file.write_bytes(msgspec.json.encode(self._record))
