@@ -11,74 +11,34 @@ import json
 import os
 import re
 import sys
-import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-HEAVY = ("torch", "transformers", "ray", "jax", "tensorflow", "pandas")
+from tenonry_commands.import_watch import HEAVY, Event, ImportWatch, place_of
 
 
 class Exited(BaseException):
     """Raised instead of ending the process."""
 
 
-class Watch:
-    """Notes side effects of the import, each with the file and line of the plugin that caused it."""
+class Watch(ImportWatch):
+    """Turns os._exit into an exception, so that the answer is written."""
 
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-        self._known = set(sys.modules)
-
-    def note(self, event: str, text: str) -> None:
-        """Add an event at the nearest line outside of the standard library and of this module."""
-        file, line = place_of(traceback.extract_stack())
-        self.events.append({"event": event, "text": text, "file": file, "line": line})
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Import hook: notes heavy modules, and finds nothing."""
-        if name in HEAVY and name not in self._known:
-            self._known.add(name)
-            self.note("heavy", name)
-
-    def write(self, text: str) -> int:
-        """Standard output."""
-        if text.strip():
-            self.note("stdout", text.strip()[:60])
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing is buffered."""
-
-    def start(self) -> None:
-        """Watch from now on."""
-        sys.meta_path.insert(0, self)
-        sys.stdout = self
-        begin = threading.Thread.start
-
-        def noted(thread: threading.Thread) -> None:
-            begin(thread)
-            self.note("thread", thread.name)
-
-        threading.Thread.start = noted  # type: ignore[method-assign, assignment]
-
-        def leave(code: int) -> NoReturn:
-            self.note("exit", f"os._exit({code})")
-            raise Exited
-
-        os._exit = leave  # type: ignore[assignment]
+    def ending(self, code: int) -> None:
+        super().ending(code)
+        raise Exited
 
 
-def place_of(frames: traceback.StackSummary) -> tuple[str, int]:
-    """File and line of the innermost frame that belongs to a plugin."""
-    library = str(Path(os.__file__).parent)
-    for frame in reversed(frames):
-        own = frame.filename == __file__ or frame.filename.startswith("<")
-        is_library = frame.filename.startswith(library) and "site-packages" not in frame.filename
-        if not own and not is_library and "/tenonry/" not in frame.filename:
-            return frame.filename, frame.lineno or 0
-    return "", 0
+def record_of(event: Event) -> dict[str, Any]:
+    """An event as the answer has it."""
+    return {
+        "event": event.kind,
+        "text": event.text,
+        "file": event.place.file,
+        "line": event.place.line,
+    }
 
 
 def examine(task: dict[str, Any]) -> dict[str, Any]:
@@ -94,32 +54,25 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
     base: Any = point.load_base()
     is_base_heavy = any(name in sys.modules for name in HEAVY)
     record = PluginRecord(**task["record"])
-    watch = Watch()
-    watch.start()
+    watch = Watch().__enter__()  # until the end of the process
     traces = Path(task["traces"]).open("w", encoding="utf-8")  # noqa: SIM115 - written to until the end of the process
     faulthandler.dump_traceback_later(task["timeout_s"], file=traces, exit=True)
-    answer: dict[str, Any] = {
-        "events": watch.events,
-        "settings": {},
-        "is_base_heavy": is_base_heavy,
-    }
-    threads = {thread.ident for thread in threading.enumerate()}
+    answer: dict[str, Any] = {"events": [], "settings": {}, "is_base_heavy": is_base_heavy}
     try:
         found = import_target(record)
     except Exited:
+        answer["events"] += map(record_of, watch.events)
         return answer
     except PluginError as error:
         cause = error.__cause__ or error
-        file, line = place_of(traceback.extract_tb(cause.__traceback__))
+        file, line, _ = place_of(reversed([*traceback.walk_tb(cause.__traceback__)]))
         if isinstance(cause, SyntaxError) and cause.filename:
             file, line = cause.filename, cause.lineno or 0
         event = "exit" if isinstance(cause, SystemExit) else "import"
+        answer["events"] += map(record_of, watch.events)
         answer["events"].append({"event": event, "text": str(error), "file": file, "line": line})
         return answer
-    alive = [each.name for each in threading.enumerate() if each.ident not in threads]
-    watch.events[:] = [
-        each for each in watch.events if each["event"] != "thread" or each["text"] in alive
-    ]
+    answer["events"] += map(record_of, watch.settled())
     try:
         check_plugin(found, record, point)
         if point.group == POINTS.group and not isinstance(found, Point):
@@ -127,7 +80,7 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
     except PluginError as error:
         answer["problem"] = str(error)
     for text, file, line in deprecations(found, base):
-        watch.events.append({"event": "deprecated", "text": text, "file": file, "line": line})
+        answer["events"].append({"event": "deprecated", "text": text, "file": file, "line": line})
     answer["version"] = getattr(found, "interface_version", None)
     answer["current"] = getattr(base, "interface_version", None)
     answer["place"] = _source(found)

@@ -17,6 +17,7 @@ from tenonry.interfaces.plugin import PluginSettings
 from tenonry.plugin.kinds import SETTINGS
 from tenonry.plugin.manager import PluginManager, merged, owners_of, sections
 from tenonry_commands.flags import add_flags, flags_of
+from tenonry_commands.import_watch import StartWatch
 from tenonry_commands.start_flags import run_start_flags
 
 HELP = {"-h", "--help"}
@@ -94,8 +95,10 @@ class PartFlags:
         """Add them, once. Raises ConfigError where two plugins claim a flag or a setting."""
         if self._parts is None:
             self._parts = Parts()
-            for each in self._chosen(self._parts, [word for word in words if word not in HELP]):
-                self._add_flags(self._parts, each)
+            with StartWatch() as watch:
+                known = [word for word in words if word not in HELP]
+                for each in self._chosen(self._parts, known, watch):
+                    self._add_flags(self._parts, each)
         return self._parts
 
     def parse(
@@ -110,13 +113,14 @@ class PartFlags:
                 raise ConfigError(text)
         return found, unknown
 
-    def _chosen(self, parts: Parts, words: list[str]) -> Iterator[Model]:
+    def _chosen(self, parts: Parts, words: list[str], watch: StartWatch) -> Iterator[Model]:
         """The plugins that the words choose, as far as the flags are known, with their settings."""
         try:
             config = self._config(words)
             records = PluginManager(config.plugins).choose(config)
             yield from sections(records, lambda: self._config(words))
         except TenonryError as error:  # the start reports it
+            watch.failed(error)
             parts.problem = str(error)
 
     def _config(self, words: list[str]) -> EngineConfig:
