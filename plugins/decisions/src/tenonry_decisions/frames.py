@@ -141,8 +141,8 @@ def column(chunk: Chunk, name: str) -> np.ndarray:
 
 
 def to_bytes(name: str, values: Any) -> bytes:
-    """The bytes of a column."""
-    return np.asarray(values, COLUMNS[name]).tobytes()
+    """The bytes of a column; most are empty in most chunks."""
+    return np.asarray(values, COLUMNS[name]).tobytes() if len(values) else b""
 
 
 def pack(frame: Frame) -> bytes:

@@ -102,8 +102,11 @@ class Recorder:
         self.flush()
 
     def _flush_if_idle(self) -> None:
-        """Flush after the last live request: an idle engine has no later step that would do it."""
-        if not self._live:
+        """Flush after the last live request: an idle engine has no later step that would do it.
+
+        A step without requests, which only gives up rows, waits for the next chunk.
+        """
+        if not self._live and (self._ends or self._requests):
             self.flush()
 
     def _end(self, handle: int, reason: FinishReason) -> None:
@@ -213,8 +216,11 @@ def _transpose(columns: dict[str, Any], rows: Sequence[tuple[int, ...]], names: 
 
 def _plain_key(key: object) -> Any:
     """The key if it can be written and compared by a reader, else None."""
-    if isinstance(key, _PLAIN) or (
-        isinstance(key, tuple) and all(isinstance(each, _PLAIN) for each in key)
-    ):
+    if isinstance(key, _PLAIN):
         return key
-    return None
+    if not isinstance(key, tuple):
+        return None
+    for each in key:  # no generator: a record of every request comes by
+        if not isinstance(each, _PLAIN):
+            return None
+    return key
