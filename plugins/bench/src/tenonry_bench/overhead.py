@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
 
 PLAIN = "plain"
+CONTROL = "plain again"  # its ratio is the noise of the measurement
 HOOK_MODULES = 10
 LOGGERS = ("console", "jsonl", "prometheus")
 HOOK_MODULE = """from tenonry import hookimpl
@@ -235,6 +236,7 @@ def default_arms(folder: Path) -> list[Arm]:
     loggers += ["--stat-logger-option", f"jsonl.path={folder / 'requests.jsonl'}"]
     return [
         Arm(PLAIN),
+        Arm(CONTROL),
         Arm("decision records", ("--decision-log", str(folder / "decisions.log"))),
         Arm(f"{HOOK_MODULES} idle hook modules", path=str(hooks)),
         Arm(f"{HOOK_MODULES} hook modules, 3 idle loggers", tuple(idle), str(hooks)),
