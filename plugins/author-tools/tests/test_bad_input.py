@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tenonry.cli import main
+from tenonry.cli import main, make_parser
 from tenonry.errors import PluginError
 from tenonry_author_tools import imported
 from tenonry_author_tools.start_flags import CheckedFlag
@@ -197,3 +198,17 @@ def test_a_doctor_names_each(environment: Environment, capsys):
     by_rule = {(each["distribution"], each["rule"]): each for each in found}
     for kind in environment.kinds:
         check(by_rule[f"bad-{kind} 2.5", BAD[kind].rule], kind)
+
+
+def test_a_start_without_checks_names_what_its_imports_show(environment: Environment, caplog):
+    """A hang and os._exit, which end no test, are in the tests of the watch."""
+    for kind in {"exits", "heavy", "prints", "thread"}.intersection(environment.kinds):
+        caplog.clear()
+        sys.modules.pop(module_of(kind), None)
+        sys.modules.pop("tensorflow", None)
+        parser, _ = make_parser("generate")
+        parser.parse_args(["Hello", "--stat-logger", f"bad-{kind}"])
+        (message,) = [text for text in caplog.messages if text.startswith(f"bad-{kind} 2.5: ")]
+        assert f"{module_of(kind)}.py:{BAD[kind].line}: " in message
+        assert BAD[kind].text in message
+        assert "; " in message  # the remedy

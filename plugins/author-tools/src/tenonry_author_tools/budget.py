@@ -14,6 +14,7 @@ import msgspec
 
 EXIT_S = 0.2  # of the test process, after its last test
 
+
 class Ran(msgspec.Struct):
     """Last run of one test: its number, the first line of its failure, and its seconds."""
 
