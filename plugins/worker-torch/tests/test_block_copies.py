@@ -80,7 +80,7 @@ def small_pieces(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_reads_follow_launched_steps_and_no_step_waits_for_them(steps):
+def test_reads_follow_launched_steps_and_no_step_waits_for_them(cuda):
     order = Recorder(cuda)
     copies = BlockCopies(CPU, order)
     cuda.compute.run("step 1")

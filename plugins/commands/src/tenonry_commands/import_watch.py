@@ -190,12 +190,17 @@ def report(event: Event) -> None:
 
 
 def place_of(lines: Lines) -> Place:
-    """The first line, from the innermost on, that belongs to a plugin."""
+    """The first line, from the innermost on, that belongs to a plugin, while something imports it."""
+    place = Place()
     for frame, line in lines:
         file, names = frame.f_code.co_filename, frame.f_globals
+        if place.file:
+            if file.startswith("<frozen importlib"):
+                return place
+            continue
         module = names.get("__name__") or ""
         package = (names.get("__package__") or module).partition(".")[0]
         is_library = file.startswith((LIBRARY, "<")) and "site-packages" not in file
         if not (package in OWN or module == "__main__" or is_library):
-            return Place(file, line, module)
+            place = Place(file, line, module)
     return Place()
