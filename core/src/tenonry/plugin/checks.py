@@ -56,8 +56,7 @@ def wrong_class(found: Any, base: Any, point: Point) -> str:
         return ""
     return (
         f"speaks version {version} of the {point.kind} interface; this kernel can drive "
-        f"{list(supported_versions(base))}; it stands at {_where(found)}: port it, or install a release made for this "
-        "tenonry"
+        f"{list(supported_versions(base))}; it stands at {_where(found)}; port it, or install another release"
     )
 
 
