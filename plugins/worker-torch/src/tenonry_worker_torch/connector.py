@@ -10,7 +10,7 @@ import torch
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.plugin.manager import blamed, build_plugin
 from tenonry.step import ModelRunnerOutput
-from tenonry_worker_torch.block_copies import BlockCopies, block_bytes
+from tenonry_torch_base.block_copies import BlockCopies, block_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,10 +16,10 @@ from worker_driver import Driver, Request
 
 from tenonry.errors import ConfigError, ModelError
 from tenonry_torch_base.buffers import HostBuffers
+from tenonry_torch_base.parallel.sharded import read_index
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.loading.load import look
-from tenonry_worker_torch.loading.sharded import read_index
 from tenonry_worker_torch.residency.plain import plain_weights
 from tenonry_worker_torch.residency.reload import RankReload
 from tenonry_worker_torch.residency.save import checked_pattern, parts_of, save_rank

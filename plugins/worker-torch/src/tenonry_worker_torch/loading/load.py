@@ -10,6 +10,7 @@ from tenonry_torch_base.checkpoint import Checkpoint
 from tenonry_torch_base.device import choose_dtype
 from tenonry_torch_base.folder import architecture_of, check_folder
 from tenonry_torch_base.parallel.groups import alone
+from tenonry_torch_base.parallel.sharded import read_index, stored_pieces
 from tenonry_torch_base.read_ahead import read_ahead
 from tenonry_torch_base.ties import settle_ties
 from tenonry_torch_base.weights import (
@@ -27,7 +28,6 @@ from tenonry_worker_torch.loading.refusals import (
     refuse_encoder_decoder,
     refuse_unsupported,
 )
-from tenonry_worker_torch.loading.sharded import read_index, stored_pieces
 from tenonry_worker_torch.loading.stored import attach_stored, postpone
 
 if TYPE_CHECKING:

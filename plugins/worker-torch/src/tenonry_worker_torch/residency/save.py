@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenonry.errors import ConfigError
-from tenonry_worker_torch.loading.sharded import SHARD_INDEX, VERSION, ShardIndex, rank_of
+from tenonry_torch_base.parallel.sharded import SHARD_INDEX, VERSION, ShardIndex, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

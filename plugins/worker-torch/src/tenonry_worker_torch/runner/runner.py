@@ -16,8 +16,6 @@ from tenonry_worker_torch.runner.row_changes import RowChanges
 from tenonry_worker_torch.runner.step import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
     from tenonry_drafters.base import Drafter
     from tenonry_torch_base.sampler.sampler import Sampler
@@ -33,7 +31,6 @@ class ModelRunner:
     """The columns of all running rows, and one step after another over them."""
 
     model: LoadedModel
-    _compute: Callable[[Step], None]
 
     def __init__(
         self,

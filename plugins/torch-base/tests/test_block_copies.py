@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tenonry_testkit.fakes.cuda import FakeCuda
-from tenonry_worker_torch import block_copies
-from tenonry_worker_torch.block_copies import BlockCopies, SideStream
+from tenonry_torch_base import block_copies
+from tenonry_torch_base.block_copies import BlockCopies, SideStream
 
 CPU = torch.device("cpu")
 BLOCKS = 12
