@@ -14,8 +14,8 @@ from tenonry_policy_deadline import Deadline, DeadlineOptions
 from tenonry_testkit.scheduler import SchedulerContract
 
 
-def request(arrival_time: float, **tags: Any) -> SimpleNamespace:
-    return SimpleNamespace(arrival_time=arrival_time, tags=tags)
+def request(arrival_time: float, arrival: int = 0, **tags: Any) -> SimpleNamespace:
+    return SimpleNamespace(arrival_time=arrival_time, arrival=arrival, tags=tags)
 
 
 class TestContract(SchedulerContract):
@@ -29,6 +29,13 @@ def test_earliest_deadline_is_first_and_latest_the_victim():
     late, soon, plain = request(0.0, deadline=90.0), request(5.0, deadline="2"), request(1.0)
     assert sorted([late, soon, plain], key=policy.order) == [soon, plain, late]
     assert policy.victim([soon, late, plain]) is late
+
+
+def test_youngest_of_equal_deadlines_is_the_victim():
+    policy = Deadline(DeadlineOptions())
+    older, younger = request(1.0, arrival=1), request(1.0, arrival=2)
+    assert policy.victim([older, younger]) is younger
+    assert policy.victim([younger, older]) is younger
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.1, 100), st.floats(0.1, 9)), min_size=1))

@@ -84,6 +84,20 @@ class CarefulScheduler(StaticScheduler):
             return uncomputed if uncomputed <= step.tokens_left else 0
         return min(uncomputed, most or uncomputed, step.tokens_left)
 
+    def _fits(self, step: StepBuilder, request: Request) -> bool:
+        """Return True if budget, rows and blocks suffice, and nothing else can make the request wait."""
+        lifecycle, context = self.lifecycle, self.context
+        parts = (lifecycle.encoder, lifecycle.adapters, context.kv_connector)
+        has_grammar = request.source.sampling_params.structured_output is not None
+        if any(part is not None for part in parts) or has_grammar or _wants_prompt(request):
+            return False
+        if self.blocks.takes_snapshots or step.full:
+            return False
+        num_blocks = -(-request.num_tokens // context.kv_cache.block_size)
+        num_needed = num_blocks * len(context.kv_cache.groups)
+        has_room = step.free_rows > 0 and step.free_blocks >= num_needed
+        return has_room and request.row < 0 and request.num_tokens <= step.tokens_left
+
     def _start(self, step: StepBuilder) -> int:
         num_started = 0
         was_full = step.full
@@ -92,7 +106,9 @@ class CarefulScheduler(StaticScheduler):
                 break
             self._refused(step, request)
             free = step.free_rows
+            fits = self._fits(step, request)
             started = step.run(request)
+            self._expect(started or not fits, "a request that fits did not start")
             self._expect(not started or step.free_rows == free - 1, "a request started in no row")
             num_started += started
             if step.full:

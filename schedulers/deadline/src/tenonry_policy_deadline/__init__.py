@@ -36,7 +36,8 @@ class Deadline:
         return request.arrival_time + _seconds(request, self._options)
 
     def victim(self, running: list[Request]) -> Request:
-        return max(running, key=self.order)
+        # Of equal deadlines the youngest, which the queue puts last: else two requests preempt each other for ever.
+        return max(running, key=lambda request: (self.order(request), request.arrival))
 
 
 def _seconds(request: Request, options: DeadlineOptions) -> float:

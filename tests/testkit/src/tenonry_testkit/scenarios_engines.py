@@ -93,8 +93,8 @@ def drawn(number: int) -> Drawn:
 
 def _traffic(rng: Random, spec: HarnessSpec, *, events: bool) -> list[Op]:
     ops: list[Op] = []
-    for _ in range(4):
-        for _ in range(rng.randint(2, 7)):
+    for _ in range(3):
+        for _ in range(rng.randint(2, 6)):
             ask = _send(rng, spec)
             ops += [ask] * rng.choice((1, 1, 1, 2))
         ops.append(Turn(rng.randint(0, 9)))

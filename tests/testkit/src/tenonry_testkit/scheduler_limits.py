@@ -46,6 +46,10 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
         HarnessSpec(num_blocks=40, max_num_batched_tokens=32, config=(*ENCODES_6, *WHOLE)),
         [Send(family=number, length=16, images=(5, 4)[number % 2 :]) for number in range(5)],
     ),
+    "the rest of a step": (
+        HarnessSpec(num_blocks=40, max_num_batched_tokens=32, config=WHOLE),
+        [Send(length=1, max_tokens=9), Send(family=1, length=31), Send(family=2, length=31)],
+    ),
     "a decode behind half a prompt": (
         HarnessSpec(num_blocks=40, max_num_batched_tokens=10, config=ENCODES_6),
         [Send(length=24, images=(5, 4)), *(Send(family=1, length=2, max_tokens=9),) * 2],

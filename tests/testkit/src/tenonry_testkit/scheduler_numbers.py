@@ -31,7 +31,7 @@ from tenonry_testkit.scenarios_numbers import (
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Op, Send, Turn, sends, storms
 
-LEAST_ENGINES, MOST_ENGINES = 20, 45
+LEAST_ENGINES, MOST_ENGINES = 16, 45
 WAVES = st.lists(storms(sends(families=2, max_length=28), waves=4), min_size=2, max_size=2)
 LOADED: list[Op] = [
     Send(family=1, length=21),
