@@ -202,6 +202,12 @@ class TestAFreshOneInstead:
         assert not facts["is_fork"]
         assert child.pid == facts["pid"]
 
+    def test_the_reason_names_the_file(self, plain, fork_server, file, capfd):
+        """Such as the device that imports have opened."""
+        plain.start("one", SAY, {"file": str(file)}, starter=fork_server("opens_a_file"))
+        assert not read_facts(file)["is_fork"]
+        assert "what was imported has opened /dev/null" in capfd.readouterr().err
+
     def test_what_numpy_is_told_elsewhere_starts_no_threads(
         self, plain, fork_server, file, monkeypatch
     ):

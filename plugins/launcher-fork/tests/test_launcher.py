@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -158,15 +157,10 @@ class TestForks:
         other.shutdown(0.2)
         assert len(psutil.Process().children()) == before
 
-    def test_none_where_there_are_gpus_which_is_said_once(
-        self, launcher, tmp_path, monkeypatch, caplog
-    ):
-        monkeypatch.setattr(logging.getLogger("tenonry"), "propagate", True)
-        caplog.set_level(logging.INFO, "tenonry.launch")
+    def test_engines_with_gpus_are_forks_too(self, launcher, tmp_path, monkeypatch):
+        """The process of which they are forked has opened none."""
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-        for index in (0, 1):
-            assert self.start(launcher, tmp_path, index, worker=IMPORTS) == [""]
-        assert caplog.messages == ["engines and ranks start in fresh interpreters: there are GPUs"]
+        assert self.start(launcher, tmp_path, 0, 1, worker=IMPORTS) == [" forked"] * 2
 
     def test_no_second_try_where_imports_cannot_be_forked(self, launcher, tmp_path, monkeypatch):
         monkeypatch.setenv("TENONRY_TEST", "thread")

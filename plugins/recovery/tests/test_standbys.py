@@ -444,6 +444,39 @@ def test_what_has_none(values, text):
         check_supported(config, fake_model(), ProcessLauncher)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "values", "remedy"),
+    [
+        ("0", {}, "1 engines and 1 standbys on 1 GPUs put 2 .* --gpu-memory-utilization 0.5, or"),
+        ("0,1", {"data_parallel_size": 2}, "2 engines and 1 standbys on 2 GPUs put 2 engines on"),
+        ("0", {"standby_engines": 2}, "--gpu-memory-utilization 0.33"),
+        ("0,1", {"tensor_parallel_size": 2, "executor": "mp"}, "on 2 GPUs put 2 engines on one"),
+    ],
+)
+def test_a_standby_whose_share_of_a_gpu_is_taken_is_refused(monkeypatch, gpus, values, remedy):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    config = served_config(**{"standby_engines": 1, "device": "cuda", **values})
+    with pytest.raises(ConfigError, match=remedy):
+        check_supported(config, fake_model(), ProcessLauncher)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "values"),
+    [
+        ("0,1", {}),
+        ("0", {"gpu_memory_utilization": 0.5}),
+        ("0", {"kv_cache_memory_bytes": 1 << 30}),
+        ("0", {"device": "cpu"}),
+        ("", {"device": "auto"}),
+        ("0", {"standby_engines": 0}),
+    ],
+)
+def test_a_standby_with_memory_of_its_own_is_not(monkeypatch, gpus, values):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    config = served_config(**{"standby_engines": 1, "device": "cuda", **values})
+    check_supported(config, fake_model(), ProcessLauncher)
+
+
 @pytest.mark.parametrize("name", ["process", "tenonry_testkit.fakes:Any"])
 def test_the_launcher_decides_by_its_class(name):
     """For any name: one that cannot rename engines is rejected."""

@@ -80,10 +80,10 @@ class Worker(Plugin[WorkerContext], ABC):
 
     @classmethod
     def preload(cls, model: ModelInfo, options: BaseModel) -> None:
-        """Import what `load` will. Called in a process of which engines are forked, where there is no GPU.
+        """Import what `load` will. Called in a process of which engines are forked.
 
-        Must start no thread, open no file for longer than the call, and keep nothing of the model; raises what it
-        likes, since `load` will say it again. Without it engines start in fresh interpreters.
+        Must start no thread, open no device, no file for longer than the call, and keep nothing of the model; raises
+        what it likes, since `load` will say it again. Without it engines start in fresh interpreters.
         """
 
     @property

@@ -37,6 +37,11 @@ def is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
+def has_triton() -> bool:
+    """Return True if Triton is installed."""
+    return importlib.util.find_spec("triton") is not None
+
+
 def triton_version() -> tuple[int, int] | None:
     """Version of the installed Triton; None where it comes under another name, as in nightly builds of torch."""
     try:
@@ -61,7 +66,7 @@ class TritonBackend(SdpaBackend):
     def refusal(
         cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
     ) -> str | None:
-        if importlib.util.find_spec("triton") is None:
+        if not has_triton():
             return (
                 "there is no Triton, which torch for CUDA brings; use sdpa, or pip install triton"
             )

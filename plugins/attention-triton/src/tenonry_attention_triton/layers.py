@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from tenonry_attention_triton.backend import TritonBackend, has_kernels
+from tenonry_attention_triton.backend import TritonBackend, has_kernels, has_triton
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, is_silu
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.passes.model_pass import ModelPass
@@ -33,6 +33,11 @@ class TritonLayers(ModelPass):
 
     name = "triton-layers"
     changes_module = False
+
+    @classmethod
+    def preload(cls) -> None:
+        if has_triton():
+            import tenonry_attention_triton.parts  # noqa: F401
 
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
         reason = refusal(model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from tenonry_attention_triton.backend import TritonBackend
+from tenonry_attention_triton.backend import TritonBackend, has_triton
 from tenonry_worker_torch.passes.model_pass import ModelPass
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ class TritonMatrixPass(ModelPass):
 
     name = "triton-matrices"
     changes_module = False
+
+    @classmethod
+    def preload(cls) -> None:
+        if has_triton():
+            import tenonry_attention_triton.launch_matrices  # noqa: F401
 
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
         if facts.quantisation is None:

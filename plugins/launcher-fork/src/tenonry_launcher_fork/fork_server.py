@@ -29,6 +29,7 @@ logger = logging.getLogger("tenonry.launch")
 REQUEST_BYTES = 1 << 18
 MAX_FDS = 32
 NUM_STANDARD = 3
+FILES = Path("/proc/self/fd")
 NO_FORK = b"-"  # the answer where there is no process id to give
 _own_server: ForkServer | None = None
 
@@ -87,15 +88,16 @@ def _say(channel: socket.socket, answer: bytes) -> None:
 
 
 def _open_files() -> set[str]:
-    return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.exists()}
+    return {entry.name for entry in FILES.iterdir() if entry.exists()}
 
 
 def _why_not(known: set[str]) -> str:
     """Reason why a fork of this process would differ from a fresh one; empty if it would not."""
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         return "what was imported has started threads"
-    if _open_files() - known:
-        return "what was imported has opened files"
+    if opened := _open_files() - known:
+        paths = sorted(str(FILES / name) for name in opened)
+        return f"what was imported has opened {', '.join(map(os.readlink, paths))}"
     return ""
 
 

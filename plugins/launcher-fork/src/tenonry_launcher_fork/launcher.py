@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-
 import msgspec
 
-from tenonry.gpus import visible_devices
 from tenonry.interfaces.launcher import EngineSpec, LauncherContext
 from tenonry.interfaces.worker import Worker
 from tenonry.launch.process import ProcessLauncher
@@ -15,20 +12,22 @@ from tenonry.launch.supervise import STOP_TIMEOUT_S
 from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry_launcher_fork.forks import IS_SUPPORTED, ForkServer, start_fork_server
 
-logger = logging.getLogger("tenonry.launch")
 ENGINE_ROLE = "tenonry_launcher_fork.forked_engine:run_engine"
 IMPORTS_ROLE = "tenonry_launcher_fork.preload:preload"
 
 
 class ForkLauncher(ProcessLauncher):
-    """Forks engines where their worker names its imports and there is no GPU; starts fresh interpreters elsewhere."""
+    """Forks engines where their worker names its imports; starts fresh interpreters elsewhere.
+
+    CUDA cannot be used in a fork of a process that has used it. The fork server has imported only; one whose imports
+    opened a device exits, and engines start in fresh interpreters.
+    """
 
     role = ENGINE_ROLE
 
     def __init__(self, context: LauncherContext) -> None:
         super().__init__(context)
         self._forks: ForkServer | None = None
-        self._is_reported = False
 
     def prepare(self, engine: EngineSpec) -> None:
         self.starter(engine)
@@ -39,14 +38,8 @@ class ForkLauncher(ProcessLauncher):
         Other launchers have others: engines that replace some may be of plugins that were installed since.
         """
         fresh = super().starter(engine)
-        has_gpus = self.context.config.device != "cpu" and visible_devices()
         plan = PluginPlan.decode(engine.plan_text)
         if not IS_SUPPORTED or not _can_fork(plan):
-            return fresh
-        if has_gpus:
-            if not self._is_reported:
-                logger.info("engines and ranks start in fresh interpreters: there are GPUs")
-            self._is_reported = True
             return fresh
         if self._forks is not None and self._forks.has_given_up:
             return fresh

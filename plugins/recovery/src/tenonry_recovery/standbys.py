@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death, Launcher, engine_name
+from tenonry.launch.devices import num_places
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts
 from tenonry.stats import RecoveryStats
@@ -255,3 +257,21 @@ def check_supported(config: EngineConfig, model: ModelInfo, launcher: type[Launc
         why = f"kv_connector={config.kv_connector.name}"
     if why:
         raise ConfigError(f"standby_engines={wanted} is not possible with {why}; leave it at 0")
+    check_shares(config, wanted)
+
+
+def check_shares(config: EngineConfig, wanted: int) -> None:
+    """Raises ConfigError where engines and standbys would need more of a GPU than there is."""
+    local = config.data_parallel_size_local or config.data_parallel_size
+    is_sized = config.kv_cache_memory_bytes or config.num_gpu_blocks_override
+    if not config.may_use_gpus or is_sized:
+        return
+    places = num_places(config)
+    sharing = -(-(local + wanted) // places)
+    share = config.gpu_memory_utilization
+    if sharing > 1 and sharing * share > 1:
+        raise ConfigError(
+            f"standby_engines={wanted}: {local} engines and {wanted} standbys on {places * config.world_size} GPUs put "
+            f"{sharing} engines on one, and each takes gpu_memory_utilization={share:g} of it; use "
+            f"--gpu-memory-utilization {math.floor(100 / sharing) / 100:g}, or leave standby_engines at 0"
+        )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from tenonry.errors import ConfigError
+from tenonry.gpus import visible_devices
 from tenonry.kv_cache import MemoryReport
 from tenonry_torch_base.imports import importing
 from tenonry_torch_base.phases import Phases
@@ -104,8 +105,11 @@ class TorchWorker(RunnerWorker):
             import tenonry_worker_torch.residency.residency
             import tenonry_worker_torch.start_runner  # noqa: F401
             from tenonry_torch_base.weights import import_class
+            from tenonry_worker_torch.passes.order import device_passes
 
             import_class(model.path, model.architecture)
+            for each in device_passes("cuda") if visible_devices() else ():
+                each.preload()
 
     @property
     def model(self) -> LoadedModel:

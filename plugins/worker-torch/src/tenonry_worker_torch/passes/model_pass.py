@@ -71,6 +71,10 @@ class ModelPass(ABC):
     Options: ClassVar[type[BaseModel]] = NoOptions
     options: Any = NO_OPTIONS
 
+    @classmethod
+    def preload(cls) -> None:  # noqa: B027 - few import more
+        """Import what the pass uses, without opening a device: in a process of which engines are forked."""
+
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
         """Return the reason why this model is not for the pass; None if it is. Nothing is changed."""
         return None
