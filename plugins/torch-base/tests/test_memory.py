@@ -10,6 +10,7 @@ import torch
 from tenonry.errors import ConfigError
 from tenonry_torch_base.memory import (
     GIB,
+    fitting,
     free_device_memory,
     host_memory,
     is_frozen,
@@ -55,6 +56,18 @@ def test_two_engines_on_one_gpu_are_told_to_share_it(card):
         ConfigError, match=r"other processes hold 56\.0 of the 80\.0 GiB.*add up to less"
     ):
         free_device_memory(CUDA, 0.9, GIB)
+
+
+def test_a_model_that_does_not_fit_is_refused_with_what_fits(card):
+    card(free=2, own=50)
+    with (
+        pytest.raises(ConfigError, match=r"into cuda:0 of 80\.0 GiB, .* hold 28\.0: .*int4, or more GPUs") as raised,
+        fitting(CUDA),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.00 GiB. GPU 0 has a total")
+    assert "Tried" not in str(raised.value)
+    with pytest.raises(KeyError), fitting(CUDA):
+        raise KeyError("another error")
 
 
 def test_a_model_that_is_too_large_by_itself_leaves_nothing(card):

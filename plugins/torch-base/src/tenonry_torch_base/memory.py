@@ -63,6 +63,22 @@ def free_device_memory(device: torch.device, utilization: float, needed: int) ->
     return max(0, left)
 
 
+@contextlib.contextmanager
+def fitting(device: torch.device) -> Iterator[None]:
+    """Context of a load. Raises ConfigError where a CUDA device is too small for the model."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info(device)
+        own = torch.cuda.memory_reserved(device)
+        others = max(0, total - free - own) / GIB
+        raise ConfigError(
+            f"the model does not fit into {device} of {total / GIB:.1f} GiB, of which other processes hold "
+            f"{others:.1f}: {str(error).partition('. ')[0]}; use a smaller or a quantised model, --quantization int4, "
+            "or more GPUs with --tensor-parallel-size"
+        ) from None
+
+
 def keep_freed_memory() -> bool:
     """Configure glibc to keep large freed buffers instead of returning them to the system; returns success.
 

@@ -6,9 +6,12 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+
 from tenonry.errors import ModelError
 from tenonry_torch_base.attention.default import slower_backend
 from tenonry_torch_base.device import choose_device, prepare_device
+from tenonry_torch_base.memory import fitting
 from tenonry_torch_base.parallel.groups import alone
 from tenonry_torch_base.phases import Phases
 from tenonry_torch_base.points import (
@@ -36,7 +39,6 @@ from tenonry_worker_torch.step_kernels import find_kernels
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
     from transformers import PreTrainedModel
 
     from tenonry.interfaces.worker import WorkerContext
@@ -99,7 +101,13 @@ class Loader:
         )
 
     def load(self, found: CheckpointInfo) -> LoadedModel:
-        """Load the model from its files, fused and checked. `found`: result of `look`. Raises ModelError."""
+        """Load the model from its files, fused and checked. `found`: result of `look`. Raises ModelError, and ConfigError
+        where memory is short.
+        """
+        with fitting(self.device):
+            return self._load(found)
+
+    def _load(self, found: CheckpointInfo) -> LoadedModel:
         config = self._context.config
         if found.quantised is not None:
             self.resolved |= found.quantised.origin
@@ -129,6 +137,8 @@ class Loader:
                 raise
             logger.info("Served without the promise of batch invariance: %s", error)
             self._serve_invariant(False)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - kernels that cannot be compiled fail in many ways
             self._backend = slower_backend(self._backend, error, self._context, self.resolved)
         del module  # before the weights are read once more
