@@ -11,7 +11,7 @@ from forked_programs import forked_programs
 from transformers import MixtralConfig
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 
-from tenonry_torch_base.parallel.experts import grouped
+from tenonry_torch_base.parallel.experts import grouped, grouped_mm
 
 TESTS = Path(__file__).parent.parent
 EXPERTS, HIDDEN, INNER = 4, 16, 32
@@ -43,6 +43,25 @@ def test_outputs_are_those_of_the_module(dtype, limit, tokens):
     wanted = module(hidden, chosen, weights)
     assert found.dtype == dtype
     assert float((found - wanted).norm() / wanted.norm()) <= limit
+
+
+def test_tokens_are_computed_in_tiles_of_bounded_memory(monkeypatch):
+    """With any number of ranks and of their tokens."""
+    module = experts()
+    hidden, weights = torch.randn(50, HIDDEN), torch.rand(50, 2)
+    chosen = torch.randint(-EXPERTS, 2 * EXPERTS, (50, 2))
+    wanted = grouped(module, hidden, chosen, weights)
+    seen = []
+
+    def multiply(x, *args, **given):
+        seen.append(len(x))
+        return grouped_mm(x, *args, **given)
+
+    monkeypatch.setattr("tenonry_torch_base.parallel.experts.grouped_mm", multiply)
+    monkeypatch.setattr("tenonry_torch_base.parallel.experts.PAIRS", 24)
+    torch.testing.assert_close(grouped(module, hidden, chosen, weights), wanted)
+    assert max(seen) == 24
+    assert len(seen) == 2 * 5
 
 
 def test_experts_of_other_ranks_add_nothing():

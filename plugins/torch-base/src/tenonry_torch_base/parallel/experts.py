@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FAMILIES = frozenset({"mixtral", "olmoe", "qwen2_moe", "qwen3_moe"})
 WEIGHTS = frozenset({"gate_up_proj", "down_proj"})
+PAIRS = 1 << 14  # of tokens and experts whose numbers are held together
 EXPERTS = -3  # the dimension of experts in a stacked weight [experts, out, in]
 OF_ONE_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 REMEDY = "leave out --enable-expert-parallel"
@@ -111,9 +112,20 @@ def grouped(
 ) -> torch.Tensor:
     """As the module's own code, of pairs `local` i64[T, k] in the range of its experts; the others add nothing.
 
-    Pairs are sorted by expert, the others last, and grouped products stop before those: no size depends on a value, so
-    the host reads none.
+    No size depends on a value, so the host reads none. How many pairs are of other ranks is not known then; so that
+    their place in memory does not grow with the ranks, `PAIRS` at most are computed together.
     """
+    tile = max(1, PAIRS // local.shape[1])
+    if len(local) <= tile:
+        return _grouped(module, hidden, local, weights)
+    parts = zip(hidden.split(tile), local.split(tile), weights.split(tile), strict=True)
+    return torch.cat([_grouped(module, *part) for part in parts])
+
+
+def _grouped(
+    module: Any, hidden: torch.Tensor, local: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """Pairs sorted by expert, those of other ranks last; grouped products stop before these."""
     count = len(module.down_proj)
     pairs = local.reshape(-1)
     keys = torch.where((pairs >= 0) & (pairs < count), pairs, count)
