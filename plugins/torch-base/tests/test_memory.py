@@ -61,10 +61,14 @@ def test_two_engines_on_one_gpu_are_told_to_share_it(card):
 def test_a_model_that_does_not_fit_is_refused_with_what_fits(card):
     card(free=2, own=50)
     with (
-        pytest.raises(ConfigError, match=r"into cuda:0 of 80\.0 GiB, .* hold 28\.0: .*int4, or more GPUs") as raised,
+        pytest.raises(
+            ConfigError, match=r"into cuda:0 of 80\.0 GiB, .* hold 28\.0: .*int4, or more GPUs"
+        ) as raised,
         fitting(CUDA),
     ):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.00 GiB. GPU 0 has a total")
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 4.00 GiB. GPU 0 has a total"
+        )
     assert "Tried" not in str(raised.value)
     with pytest.raises(KeyError), fitting(CUDA):
         raise KeyError("another error")

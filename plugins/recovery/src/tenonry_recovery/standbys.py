@@ -14,9 +14,9 @@ import msgspec
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError
+from tenonry.gpus import visible_devices
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death, Launcher, engine_name
-from tenonry.launch.devices import num_places
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts
 from tenonry.stats import RecoveryStats
@@ -266,7 +266,7 @@ def check_shares(config: EngineConfig, wanted: int) -> None:
     is_sized = config.kv_cache_memory_bytes or config.num_gpu_blocks_override
     if not config.may_use_gpus or is_sized:
         return
-    places = num_places(config)
+    places = max(1, len(visible_devices()) // config.world_size)
     sharing = -(-(local + wanted) // places)
     share = config.gpu_memory_utilization
     if sharing > 1 and sharing * share > 1:
