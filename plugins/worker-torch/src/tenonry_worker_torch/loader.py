@@ -101,8 +101,8 @@ class Loader:
         )
 
     def load(self, found: CheckpointInfo) -> LoadedModel:
-        """Load the model from its files, fused and checked. `found`: result of `look`. Raises ModelError, and ConfigError
-        where memory is short.
+        """Load the model from its files, fused and checked. `found`: result of `look`. Raises ModelError, or
+        ConfigError where memory is short.
         """
         with fitting(self.device):
             return self._load(found)

@@ -71,8 +71,8 @@ class ModelPass(ABC):
     Options: ClassVar[type[BaseModel]] = NoOptions
     options: Any = NO_OPTIONS
 
-    @classmethod
-    def preload(cls) -> None:  # noqa: B027 - few import more
+    @classmethod  # noqa: B027 - few import more
+    def preload(cls) -> None:
         """Import what the pass uses, without opening a device: in a process of which engines are forked."""
 
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
