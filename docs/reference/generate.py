@@ -25,13 +25,11 @@ from pydantic import BaseModel
 from tenonry.cli import COMMANDS, make_parser
 from tenonry.config import EngineConfig, PluginChoice, fact
 from tenonry.config.sources import ENV_PREFIX
-from tenonry.interfaces.plugin import PluginSettings
 from tenonry.plugin import hookspecs
 from tenonry.plugin.checks import supported_versions
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import EVERY_INSTALLED, HOOK_MODULES, KINDS
-from tenonry.plugin.manager import resolve_point
-from tenonry.plugin.plan import load_class
+from tenonry.plugin.manager import resolve_point, settings_of
 from tenonry.sampling_params import SamplingParams
 from tenonry_commands.flags import flags_of
 from tenonry_commands.plugins import PLUGIN_COMMANDS, points
@@ -325,10 +323,12 @@ def config_page() -> str:
 
 def _plugin_settings() -> list[tuple[str, type[BaseModel]]]:
     """The models of settings of all plugins, each once, under the plugins that have it."""
+    from tenonry_openai_server.points import ROUTES
+
     found: dict[type[BaseModel], list[str]] = {}
-    for point in (*KINDS.values(), *EVERY_INSTALLED):
+    for point in (*KINDS.values(), *EVERY_INSTALLED, ROUTES):
         for record in installed(point):
-            settings = getattr(load_class(record), "Settings", PluginSettings)
+            settings = settings_of(record)
             if settings.model_fields:
                 kind = record.kind.replace("_", " ")
                 found.setdefault(settings, []).append(

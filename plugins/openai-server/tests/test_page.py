@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tenonry.errors import ConfigError
 from tenonry_openai_server.command import ServeCommand
 from tenonry_openai_server.settings import configs_from_arguments
 from tenonry_route_page.route import FILES
@@ -67,15 +66,14 @@ def test_state_has_the_metrics_of_a_stat_logger_that_renders(make_api):
     assert api.get("/page/state").json()["metrics"] == "tenonry:num_requests_running 2\n"
 
 
-def routes_of(*flags: str) -> tuple[str, ...]:
+def settings_of(*flags: str) -> dict[str, object]:
     parser = argparse.ArgumentParser()
     ServeCommand().add_arguments(parser)
-    return configs_from_arguments(parser.parse_args(["fake", *flags]))[1].route
+    return configs_from_arguments(parser.parse_args(["fake", *flags]))[1].model_dump()
 
 
 def test_page_is_on_by_default_and_no_page_leaves_it_out(make_api):
-    assert "page" in routes_of()
-    assert "page" not in routes_of("--no-page")
-    assert make_api(route=routes_of("--no-page")).get("/").status_code in {404, 405}
-    with pytest.raises(ConfigError, match="give one or the other"):
-        routes_of("--no-page", "--route", "page")
+    assert make_api(**settings_of()).get("/").status_code == 200
+    for flags in (("--no-page",), ("--no-page", "--route", "page")):
+        for path in ("/", "/page/state"):
+            assert make_api(**settings_of(*flags)).get(path).status_code in {404, 405}

@@ -14,6 +14,7 @@ import pytest
 
 from tenonry.errors import ConfigError
 from tenonry.info import PluginRecord
+from tenonry.plugin.discovery import EXCLUDED
 from tenonry.transport.keys import read_keys
 from tenonry_commands.sources import Sources
 from tenonry_openai_server.command import ServeCommand
@@ -24,13 +25,9 @@ from tenonry_openai_server.settings import ServerConfig, configs_from_arguments
 
 @pytest.fixture(autouse=True)
 def loggers(monkeypatch):
-    """Stat loggers and routes that count as installed."""
+    """Stat loggers that count as installed."""
     found = [PluginRecord("stat_logger", name, "m:C") for name in ("prometheus", "mine", "console")]
-    routes = [PluginRecord("route", name, "m:f") for name in ("messages", "mine", "responses")]
-    monkeypatch.setattr(
-        "tenonry_openai_server.settings.installed",
-        lambda kind: routes if kind.kind == "route" else found,
-    )
+    monkeypatch.setattr("tenonry_openai_server.settings.installed", lambda _: found)
     return found
 
 
@@ -207,13 +204,16 @@ def test_keys_from_the_environment(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "yaml", "expected"),
     [
-        ((), "", ("responses", "messages")),
+        ((), "", ("responses", "messages", "pooling")),
         (("--route", "messages"), "", ("messages",)),
         ((), "route: []", ()),
-        ((), "route: mine", ("mine",)),
+        ((), "route: pooling", ("pooling",)),
     ],
 )
-def test_routes_are_the_usual_ones_unless_named(words, yaml, expected, tmp_path):
+def test_routes_are_the_usual_installed_ones_unless_named(
+    words, yaml, expected, tmp_path, monkeypatch
+):
+    monkeypatch.setenv(EXCLUDED, "tenonry-route-page")
     path = tmp_path / "c.yaml"
     path.write_text(yaml)
     _, settings = parse("demo", "--config", str(path), *words)

@@ -72,6 +72,9 @@ def fact(field: FieldInfo, name: str) -> Any:
     return facts.get(name, "")
 
 
+Section = TypeVar("Section", bound=BaseModel)
+
+
 class Settings(BaseModel):
     """Unknown keys are refused, and values do not change. Text from a variable or YAML file is read as the flag's."""
 
@@ -92,8 +95,18 @@ class Settings(BaseModel):
             return read_list(value)
         return human_int(value) if kind is int and isinstance(value, str) else value
 
+    @functools.cached_property
+    def _sections(self) -> dict[type[BaseModel], Any]:
+        return {}
 
-Section = TypeVar("Section", bound=BaseModel)
+    def section(self, model: type[Section]) -> Section:
+        """Return the settings of a plugin, by its model, validated once. Raises ConfigError naming each bad one."""
+        if model not in self._sections:
+            given, fields = self.model_extra or {}, model.model_fields
+            values = {name: given[name] for name in fields if name in given}
+            self._sections[model] = read(model, values, fields)
+        section: Section = self._sections[model]
+        return section
 
 
 class PluginChoice(Settings):
@@ -302,19 +315,6 @@ class EngineConfig(Settings):
                 f"max_model_len={self.max_model_len}: the longest prompt would never fit into one step"
             )
         return self
-
-    @functools.cached_property
-    def _sections(self) -> dict[type[BaseModel], Any]:
-        return {}
-
-    def section(self, model: type[Section]) -> Section:
-        """Return the settings of a plugin, by its model, validated once. Raises ConfigError naming each bad one."""
-        if model not in self._sections:
-            given, fields = self.model_extra or {}, model.model_fields
-            values = {name: given[name] for name in fields if name in given}
-            self._sections[model] = read(model, values, fields)
-        section: Section = self._sections[model]
-        return section
 
     @property
     def step_token_budget(self) -> int:

@@ -268,7 +268,7 @@ def merged(parts: Iterable[tuple[PluginRecord, type[PluginSettings]]]) -> dict[s
 
 def _stray(name: str, known: Iterable[str]) -> ConfigError:
     """The error for a setting that no chosen plugin has."""
-    if owners := owners_of(lambda each, _: each == name):
+    if owners := [*owners_of(lambda each, _: each == name)]:
         return ConfigError(
             f"setting '{name}' belongs to {' and '.join(map(PluginRecord.label, owners))}, not in use here; leave it "
             "out, or choose that plugin"
@@ -278,15 +278,15 @@ def _stray(name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"unknown setting '{name}'{hint}")
 
 
-def owners_of(is_meant: Callable[[str, FieldInfo], bool]) -> list[PluginRecord]:
-    """The installed plugins of the kernel's kinds that have such a setting."""
-    found = []
-    for kind in KINDS.values():
-        for record in installed(kind):
+def owners_of(
+    is_meant: Callable[[str, FieldInfo], bool], points: Any = KINDS.values()
+) -> Iterator[PluginRecord]:
+    """The installed plugins of some points, by default the kernel's kinds, that have such a setting."""
+    for point in points:
+        for record in installed(point):
             with contextlib.suppress(PluginError):  # it is reported where it is chosen
                 if any(itertools.starmap(is_meant, settings_of(record).model_fields.items())):
-                    found.append(record)
-    return found
+                    yield record
 
 
 def check_capabilities(

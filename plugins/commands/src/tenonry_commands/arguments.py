@@ -20,17 +20,25 @@ from tenonry.config.sources import ENV_PREFIX, read_yaml
 from tenonry.errors import ConfigError
 from tenonry_commands.familiar_flags import check_translations, translate
 from tenonry_commands.flags import add_flags, group_of
-from tenonry_commands.parts import PartFlags, belongs
+from tenonry_commands.parts import NO_PLUGINS, CommandPlugins, PartFlags, belongs
 from tenonry_commands.sources import Sources
 from tenonry_commands.start_flags import add_start_flags
 
-PARTS = "_parts"  # in the namespace: settings that flags set besides the kernel's, by name
+# In the namespace: settings that flags set besides the kernel's, by name; those of the command's own plugins; these.
+PARTS, OTHER_PARTS, OTHERS = "_parts", "_other_parts", "_others"
 
 
 def add_engine_arguments(
-    parser: argparse.ArgumentParser, *, model_positional: bool = True, several: bool = False
+    parser: argparse.ArgumentParser,
+    *,
+    model_positional: bool = True,
+    several: bool = False,
+    others: CommandPlugins = NO_PLUGINS,
 ) -> None:
-    """Add MODEL (or only `--model`), `--config` and a flag per field of EngineConfig. `several`: MODEL may repeat."""
+    """Add MODEL (or only `--model`), `--config` and a flag per field of EngineConfig.
+
+    `several`: MODEL may repeat. `others`: plugins of the command, whose settings have flags as well.
+    """
     if model_positional:
         text = "Folder, hub id or registered name" + (
             "; several are loaded on request." * several or "."
@@ -57,7 +65,9 @@ def add_engine_arguments(
         "--disable-plugin", action="append", metavar="NAME", help="Hook module to disable."
     )
     add_start_flags(options)
-    PartFlags(parser, _first_look, functools.partial(_add_part_options, parser, options))
+    parser.set_defaults(**{OTHERS: others})
+    add = functools.partial(_add_part_options, parser, options)
+    PartFlags(parser, _first_look, add, others=others)
 
 
 def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,17 +95,26 @@ def _add_options(group: Any, fields: Mapping[str, FieldInfo]) -> None:
 
 
 def _add_part_options(
-    parser: argparse.ArgumentParser, group: Any, fields: Mapping[str, FieldInfo]
+    parser: argparse.ArgumentParser,
+    group: Any,
+    fields: Mapping[str, FieldInfo],
+    is_other: bool = False,
 ) -> None:
-    """Add the flags for options of plugins that these settings choose, and let the namespace name the settings."""
-    _add_options(group, fields)
-    parser.set_defaults(**{PARTS: {**(parser.get_default(PARTS) or {}), **fields}})
+    """Add the flags for options of plugins that these settings choose, and let the namespace name the settings.
+
+    `is_other`: they are those of a plugin of the command, which chooses none.
+    """
+    key = OTHER_PARTS if is_other else PARTS
+    known = parser.get_default(key) or {}
+    if not is_other:
+        _add_options(group, {name: each for name, each in fields.items() if name not in known})
+    parser.set_defaults(**{key: {**known, **fields}})
 
 
 def _first_look(args: argparse.Namespace) -> EngineConfig:
     """The configuration by the flags that are known so far; the defaults where it cannot be read."""
     try:
-        sources = _sources(args, (), is_complete=False)
+        sources = partial_sources(args)
         values = {"model": "-"} | sources.values(EngineConfig)
         return with_options(sources.make(EngineConfig, values), args)
     except ConfigError:  # the start reports it
@@ -107,9 +126,15 @@ def sources_from_arguments(args: argparse.Namespace, *others: type[BaseModel]) -
     check_translations(vars(args))
     sources = _sources(args, others)
     known = _names(args, others)
+    points = vars(args).get(OTHERS, NO_PLUGINS).points
     for key in sources.values(EngineConfig).keys() - known:
-        raise ConfigError(belongs(key) or f"unknown setting '{key}'{nearest(key, known)}")
+        raise ConfigError(belongs(key, points) or f"unknown setting '{key}'{nearest(key, known)}")
     return sources
+
+
+def partial_sources(args: argparse.Namespace, *others: type[BaseModel]) -> Sources:
+    """As `sources_from_arguments`, before all flags and settings are known. Raises ConfigError."""
+    return _sources(args, others, is_complete=False)
 
 
 def _sources(
@@ -130,7 +155,7 @@ def _sources(
         *others,
         file=given.get("config"),
         translate=translate,
-        parts=given.get(PARTS, {}),
+        parts=(given.get(PARTS, {}), given.get(OTHER_PARTS, {}))[: 1 + len(others)],
         is_complete=is_complete,
     )
 
@@ -145,7 +170,8 @@ def named_models(args: argparse.Namespace) -> list[str]:
 def _names(args: argparse.Namespace, others: Sequence[type[BaseModel]]) -> set[str]:
     """All settings that are known."""
     models: list[type[BaseModel]] = [EngineConfig, *others]
-    return set(vars(args).get(PARTS, {})).union(*(model.model_fields for model in models))
+    parts = [vars(args).get(key, {}) for key in (PARTS, OTHER_PARTS)]
+    return set().union(*parts, *(model.model_fields for model in models))
 
 
 def config_from_arguments(args: argparse.Namespace, **overrides: Any) -> EngineConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -14,7 +14,8 @@ from tenonry.config import EngineConfig, fact
 from tenonry.errors import ConfigError, TenonryError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import PluginSettings
-from tenonry.plugin.kinds import SETTINGS
+from tenonry.plugin import Point
+from tenonry.plugin.kinds import KINDS, SETTINGS
 from tenonry.plugin.manager import PluginManager, merged, owners_of, sections
 from tenonry_commands.flags import add_flags, flags_of
 from tenonry_commands.import_watch import StartWatch
@@ -32,19 +33,32 @@ class Parts:
     fields: dict[str, FieldInfo] = field(default_factory=dict)
     problem: str = ""
 
-    def explain(self, flag: str) -> str:
-        """Explain an unknown flag: the plugin that has it and is not chosen, or why a chosen one could not be read."""
-        return self.problem or belongs(flag)
+
+@dataclass(frozen=True)
+class CommandPlugins:
+    """Plugins that a command uses in addition to those of the engine.
+
+    `chosen`: their records, by the flags that are known so far. Raises TenonryError.
+    """
+
+    points: tuple[Point, ...] = ()
+    chosen: Callable[[argparse.Namespace], Iterable[PluginRecord]] = lambda _: ()
 
 
-def belongs(word: str) -> str:
-    """The message for a flag or key of plugins that are not chosen or not installed; empty if there is none."""
+NO_PLUGINS = CommandPlugins()
+
+
+def belongs(word: str, points: Iterable[Point] = ()) -> str:
+    """The message for a flag or key of plugins that are not chosen or not installed; empty if there is none.
+
+    `points`: those of the command, in addition to the kernel's kinds.
+    """
 
     def is_meant(name: str, field: FieldInfo) -> bool:
         flags = flags_of(name, field)
         return word in (name, *flags, flags[0].replace("--", "--no-", 1))
 
-    owners = owners_of(is_meant)
+    owners = [*owners_of(is_meant, (*KINDS.values(), *points))]
     choices = [f"--{record.kind.replace('_', '-')} {record.name}" for record in owners]
     if not owners:
         name = word.removeprefix("--").removeprefix("no-").replace("-", "_")
@@ -73,19 +87,21 @@ class PartFlags:
     """Adds the flags of chosen plugins to a parser before it parses the words that choose them.
 
     Flags of the kernel choose plugins, whose own flags may choose further ones, so the words are read as often. `look`:
-    makes a configuration of a namespace. `added`: called with each plugin's settings. `replaceable`: only settings that
-    can change while engines are replaced have a flag.
+    makes a configuration of a namespace. `added`: called with each plugin's settings, and whether it is one of the
+    command's own, `others`. `replaceable`: only settings that can change while engines are replaced have a flag.
     """
 
     def __init__(
         self,
         parser: argparse.ArgumentParser,
         look: Callable[[argparse.Namespace], EngineConfig],
-        added: Callable[[dict[str, FieldInfo]], None],
+        added: Callable[[dict[str, FieldInfo], bool], None],
         *,
+        others: CommandPlugins = NO_PLUGINS,
         replaceable: bool = False,
     ) -> None:
         self._parser, self._look, self._added = parser, look, added
+        self._others = others
         self._is_partial = replaceable
         self._parse = parser.parse_known_args
         self._parts: Parts | None = None
@@ -97,8 +113,9 @@ class PartFlags:
             self._parts = Parts()
             with StartWatch() as watch:
                 known = [word for word in words if word not in HELP]
-                for each in self._chosen(self._parts, known, watch):
-                    self._add_flags(self._parts, each)
+                for choose, is_other in ((self._of_engine, False), (self._of_command, True)):
+                    for each in self._read(self._parts, choose(known), watch):
+                        self._add_flags(self._parts, each, is_other=is_other)
         return self._parts
 
     def parse(
@@ -109,21 +126,36 @@ class PartFlags:
         parts = self.add(words)
         found, unknown = self._parse(words, namespace)
         for word in unknown:
-            if word.startswith("-") and (text := parts.explain(word.partition("=")[0])):
+            text = parts.problem or belongs(word.partition("=")[0], self._others.points)
+            if word.startswith("-") and text:
                 raise ConfigError(text)
         return found, unknown
 
-    def _chosen(self, parts: Parts, words: list[str], watch: StartWatch) -> Iterator[Model]:
-        """The plugins that the words choose, as far as the flags are known, with their settings."""
+    @staticmethod
+    def _read(parts: Parts, models: Iterator[Model], watch: StartWatch) -> Iterator[Model]:
+        """As many as can be read."""
         try:
-            config = self._config(words)
-            records = PluginManager(config.plugins).choose(config)
-            yield from sections(records, lambda: self._config(words))
+            yield from models
         except TenonryError as error:  # the start reports it
             watch.failed(error)
-            parts.problem = str(error)
+            parts.problem = parts.problem or str(error)
+
+    def _of_engine(self, words: list[str]) -> Iterator[Model]:
+        """The plugins of the engine that the words choose, as far as the flags are known, with their settings."""
+        config = self._config(words)
+        records = PluginManager(config.plugins).choose(config)
+        yield from sections(records, lambda: self._config(words))
+
+    def _of_command(self, words: list[str]) -> Iterator[Model]:
+        """As `_of_engine`, the plugins of the command."""
+        records = self._others.chosen(self._known(words))
+        yield from sections(records, lambda: self._config(words))
 
     def _config(self, words: list[str]) -> EngineConfig:
+        return self._look(self._known(words))
+
+    def _known(self, words: list[str]) -> argparse.Namespace:
+        """Values of the flags that are known so far."""
         known = _Partial()
         vars(self._parser)["error"] = _leave
         try:
@@ -132,20 +164,21 @@ class PartFlags:
             pass
         finally:
             del vars(self._parser)["error"]
-        return self._look(known)
+        return known
 
-    def _add_flags(self, parts: Parts, new: Model) -> None:
+    def _add_flags(self, parts: Parts, new: Model, *, is_other: bool) -> None:
         """Add the flags of settings that no plugin before has, under its own heading."""
+        record, model = new
         known = parts.fields.keys()
         parts.models.append(new)
         parts.fields = merged(parts.models)
-        added = {
+        own = {
             name: each
             for name, each in parts.fields.items()
-            if name not in known and (fact(each, "replaceable") or not self._is_partial)
+            if name in model.model_fields and (fact(each, "replaceable") or not self._is_partial)
         }
-        self._added(added)
-        record, model = new
+        self._added(own, is_other)
+        added = [name for name in own if name not in known]
         origin = record.distribution or record.path or record.target
         add_flags(
             self._parser, model, f"{record.kind.replace('_', ' ')} {record.name} ({origin})", added

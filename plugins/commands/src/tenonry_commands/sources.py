@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -24,8 +24,8 @@ Model = TypeVar("Model", bound=BaseModel)
 class Sources:
     """The settings of one command, by name, before any model has checked them.
 
-    `flags` win over variables, those over `file`. `models` share the sources; `parts`, the settings of chosen plugins,
-    go to the first one, as do keys that nobody knows. `is_complete`: all settings are known, and near names of
+    `flags` win over variables, those over `file`. `models` share the sources; `parts`: settings of the chosen plugins of
+    each model. Keys that nobody knows go to the first one. `is_complete`: all settings are known, and near names of
     variables are refused. `translate` renames the keys of the file.
     """
 
@@ -36,25 +36,26 @@ class Sources:
         file: str | os.PathLike[str] | None = None,
         use_environment: bool = True,
         translate: Callable[[dict[str, Any]], dict[str, Any]] = dict,
-        parts: Mapping[str, FieldInfo] = MappingProxyType({}),
+        parts: Sequence[Mapping[str, FieldInfo]] = (),
         is_complete: bool = True,
     ) -> None:
         """Read the file and the variables. Raises ConfigError."""
         self._first = models[0]
         self._fields: dict[str, FieldInfo] = {}
-        for model in models:
-            self._fields |= model.model_fields
+        self._names: dict[type[BaseModel], set[str]] = {}
+        for model, part in itertools.zip_longest(models, parts, fillvalue={}):
+            self._fields |= {**model.model_fields, **part}
+            self._names[model] = {*model.model_fields, *part}
         self._values: dict[str, Any] = {}
         if file:
             self._values |= translate(load_yaml(file))
         if use_environment:
-            fields = {**self._fields, **parts}
-            self._values |= environment_values(fields, is_complete=is_complete)
+            self._values |= environment_values(self._fields, is_complete=is_complete)
         self._values |= flags
 
     def values(self, model: type[BaseModel]) -> dict[str, Any]:
-        """Return the given values of a model's keys."""
-        names = set(model.model_fields)
+        """Return the given values of a model's keys, and of its plugins'."""
+        names = set(self._names[model])
         if model is self._first:
             names |= self._values.keys() - self._fields
         return {name: value for name, value in self._values.items() if name in names}

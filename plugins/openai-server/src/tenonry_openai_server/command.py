@@ -15,9 +15,10 @@ class ServeCommand(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         from tenonry_openai_server.hosting.settings import add_host_arguments
+        from tenonry_openai_server.route_settings import ROUTE_PLUGINS
         from tenonry_openai_server.settings import add_server_arguments
 
-        add_engine_arguments(parser, several=True)
+        add_engine_arguments(parser, several=True, others=ROUTE_PLUGINS)
         add_server_arguments(parser)
         add_host_arguments(parser)
 

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal, get_origin
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from tenonry.config import EngineConfig, PluginChoice, Settings, human_int, setting
 from tenonry.errors import ConfigError
@@ -22,8 +22,8 @@ from tenonry_commands.familiar_flags import add_familiar_flags
 from tenonry_commands.flags import add_flags
 from tenonry_commands.sources import Sources
 from tenonry_openai_server.grouped import check_grouped
-from tenonry_openai_server.points import ROUTES
 from tenonry_openai_server.prefill import paired
+from tenonry_openai_server.route_settings import default_routes, route_settings
 
 # vLLM's names of parsers, where ours differ; other names are taken as they are.
 FAMILIAR_PARSERS = {
@@ -73,13 +73,13 @@ FAMILIAR_REASONING = {
     "seed_oss": "seed-think",
 }
 DEFAULT_STAT_LOGGERS = ("console", "prometheus")
-PAGE = "page"
-DEFAULT_ROUTES = ("responses", "messages", "pooling", PAGE)
 TRACER = "opentelemetry"  # the stat logger required by an endpoint for traces
 
 
 class ServerConfig(Settings):
-    """Settings of the HTTP server."""
+    """Settings of the HTTP server, and as further keys those of its routes, which `section` reads."""
+
+    model_config = ConfigDict(extra="allow")
 
     host: str = Field(
         "127.0.0.1", min_length=1, max_length=255, description="Address to bind; 0.0.0.0 for all."
@@ -150,9 +150,6 @@ class ServerConfig(Settings):
         (),
         description="Route plugin to mount; repeat for several. Defaults to responses, messages, pooling "
         "and page where installed.",
-    )
-    page: bool = Field(
-        True, description="Serve a page for chats and the engine's state at /, where installed."
     )
     api_server_count: int = setting(
         1, ge=1, le=256, alias="-asc", description="API server processes that share the engines."
@@ -255,14 +252,6 @@ class ServerConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _check_page(self) -> ServerConfig:
-        if not self.page and PAGE in self.route:
-            raise ValueError(
-                "page=False leaves out the page that route names; give one or the other"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _check_lora_folder(self) -> ServerConfig:
         if self.lora_folder is None:
             if self.max_folder_loras:
@@ -338,11 +327,11 @@ def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, Serv
 
 
 def server_config(sources: Sources) -> ServerConfig:
-    """The server's configuration, with the usual routes where none are named. Raises ConfigError."""
-    server = sources.make(ServerConfig)
-    if "route" in sources.values(ServerConfig):
-        return server
-    return server.model_validate({**dict(server), "route": _default_routes(server.page)})
+    """The server's configuration, with the usual routes where none are named. Raises ConfigError and PluginError."""
+    values = sources.values(ServerConfig)
+    server = sources.make(ServerConfig, {"route": default_routes(), **values})
+    route_settings(server, server.route)
+    return server
 
 
 def engine_config(
@@ -379,12 +368,6 @@ def _default_stat_loggers() -> list[str]:
     """The usual ones, as far as they are installed."""
     names = {entry.name for entry in installed(KINDS["stat_logger"])}
     return [name for name in DEFAULT_STAT_LOGGERS if name in names]
-
-
-def _default_routes(page: bool) -> tuple[str, ...]:
-    """The usual ones, as far as they are installed."""
-    names = {entry.name for entry in installed(ROUTES)}
-    return tuple(name for name in DEFAULT_ROUTES if name in names and (page or name != PAGE))
 
 
 def _json_list(value: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from tenonry.errors import TenonryError
 from tenonry_route_page.decided import latest_steps
+from tenonry_route_page.settings import PageSettings
 
 TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
 FILES = {
@@ -41,8 +42,10 @@ HEADERS = {
 
 
 def build(context: Any) -> APIRouter:
-    """The routes of the page; `context` is the server's RouteContext."""
+    """The routes of the page, none with `--no-page`; `context` is the server's RouteContext."""
     router = APIRouter()
+    if not context.settings.page:
+        return router
     for path, name in FILES.items():
         router.get(path, include_in_schema=False)(_file(name, needs_key=context.needs_key))
 
@@ -79,6 +82,7 @@ def build(context: Any) -> APIRouter:
     return router
 
 
+build.Settings = PageSettings  # type: ignore[attr-defined]
 build.at_root = True  # type: ignore[attr-defined]
 build.open_paths = frozenset(FILES)  # type: ignore[attr-defined]
 

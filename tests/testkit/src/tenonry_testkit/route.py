@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import httpx
 
 from tenonry.config import EngineConfig
-from tenonry.plugin.manager import resolve_point
+from tenonry.plugin.manager import resolve_point, settings_of
 from tenonry_testkit.effects import watched
 
 SERVER = "tenonry_openai_server"  # found by name: only this suite needs it
@@ -88,8 +88,12 @@ class RouteContract:
         )
 
     def _context(self) -> Any:
+        _, record = resolve_point(_server("points:ROUTES"), self.name())
         return _server("routes.plugins:RouteContext")(
-            _server("routes.plugins:mount_name")(self.name()), self._state(), self.prefix()
+            _server("routes.plugins:mount_name")(self.name()),
+            self._state(),
+            self.prefix(),
+            settings_of(record),
         )
 
     @staticmethod

@@ -1,9 +1,11 @@
 """The extension point `tenonry.routes`: third-party routes under /plugins/<name>, behind the same checks. Front end.
 
 An entry point names a callable: it gets a RouteContext and returns an ASGI application, such as a FastAPI or Starlette
-router. It is called before the model loads; the engine is available once the server is ready. With the attribute
-`at_root` the callable returns an APIRouter, whose routes have their own paths, such as /v1/responses; its attribute
-`open_paths` names those of them that GET reads without a key, for static files that are the same for everyone.
+router. It is called before the model loads; the engine is available once the server is ready. Attributes of the callable:
+
+- `Settings`: a PluginSettings, set by flags, variables and file like the server's; the context has an instance.
+- `at_root`: it returns an APIRouter, whose routes have their own paths, such as /v1/responses.
+- `open_paths`: those of them that GET reads without a key, for static files that are the same for everyone.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from starlette.types import ASGIApp
 
 from tenonry.config import EngineConfig
 from tenonry.errors import PluginError
-from tenonry.plugin.manager import resolve_point
+from tenonry.interfaces.plugin import PluginSettings
+from tenonry.plugin.manager import resolve_point, settings_of
 from tenonry_openai_server.openapi import Request, describe
 from tenonry_openai_server.points import ROUTES
+from tenonry_openai_server.route_settings import route_settings
 from tenonry_openai_server.routes.door import ChatDoor
 from tenonry_openai_server.state import ServerState
 
@@ -30,13 +34,20 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 class RouteContext:
-    """Context of a route plugin."""
+    """Context of a route plugin. `settings`: an instance of its `Settings`."""
 
-    __slots__ = ("_state", "chats", "config", "name", "prefix")
+    __slots__ = ("_state", "chats", "config", "name", "prefix", "settings")
 
-    def __init__(self, name: str, state: ServerState, prefix: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        state: ServerState,
+        prefix: str,
+        model: type[PluginSettings] = PluginSettings,
+    ) -> None:
         self.name = name
         self.prefix = prefix
+        self.settings = state.settings.section(model)
         self.config: EngineConfig = state.config
         self.chats = ChatDoor()
         self._state = state
@@ -70,6 +81,7 @@ def mount_plugins(
     paths = {path for router in own for path in _paths(router)}
     taken: dict[str, str] = {}
     open_files: set[str] = set()
+    route_settings(state.settings, state.settings.route)  # they are right
     for choice in state.settings.route:
         factory, entry = resolve_point(ROUTES, choice)
         name = mount_name(choice)
@@ -80,7 +92,8 @@ def mount_plugins(
         taken[name] = choice
         is_at_root = bool(getattr(factory, "at_root", False))
         prefix = "" if is_at_root else f"/plugins/{name}"
-        app = _build(factory, RouteContext(name, state, prefix), choice, entry.distribution)
+        context = RouteContext(name, state, prefix, settings_of(entry))
+        app = _build(factory, context, choice, entry.distribution)
         if is_at_root:
             own_paths = _include(api, app, choice, paths)
             open_files |= own_paths & set(getattr(factory, "open_paths", ()))
