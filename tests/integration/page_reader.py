@@ -75,7 +75,7 @@ NO_MODEL = {
     "run-on-several-gpus", "run-several-engines", "run-on-several-nodes", "run-several-api-servers", "see-what-runs",
     "trace-requests", "add-a-route-or-command", "package-a-plugin", "write-a-load-balancer", "debug",
     "write-an-output-parser", "write-a-call-set", "write-a-recovery", "explain-a-wait", "deploy",
-    "serve-several-models",
+    "serve-several-models", "limit-tenants",
 }  # fmt: skip
 
 

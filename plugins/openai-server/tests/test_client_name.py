@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tenonry_helper_pool.client import current_client
-from tenonry_openai_server.auth import TENANT
+from tenonry_openai_server.admission import TENANT
 from tenonry_openai_server.client_name import ClientName, client_of
 
 

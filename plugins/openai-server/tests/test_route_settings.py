@@ -48,6 +48,8 @@ def taken(context):
 build.Settings = GreetSettings
 taken.Settings = EngineDeathSettings
 """
+GREET = "route 'greet' (acme_greet:build, acme-greet 1.2)"
+TAKEN = "route 'taken' (acme_greet:taken, acme-greet 1.2)"
 Read = Callable[..., ServerConfig]
 
 
@@ -119,8 +121,8 @@ def test_help_has_a_heading_of_the_route(capsys):
     ("words", "text"),
     [
         (["--route", "greet", "--greet-times", "4"], "greet_times=4: "),
-        (["--greet-word", "x"], "--greet-word belongs to route 'greet' (acme_greet:build, acme-greet 1.2); choose it with --route greet"),
-        (["--route", "taken"], "tenonry itself and route 'taken' (acme_greet:taken, acme-greet 1.2) both claim the setting 'max_num_seqs'"),
+        (["--greet-word", "x"], f"--greet-word belongs to {GREET}; choose it with --route greet"),
+        (["--route", "taken"], f"tenonry itself and {TAKEN} both claim the setting 'max_num_seqs'"),
         (["--route", "nothing"], "no route is called 'nothing'"),
     ],
 )  # fmt: skip

@@ -279,10 +279,10 @@ def _stray(name: str, known: Iterable[str]) -> ConfigError:
 
 
 def owners_of(
-    is_meant: Callable[[str, FieldInfo], bool], points: Any = KINDS.values()
+    is_meant: Callable[[str, FieldInfo], bool], points: Any = KINDS
 ) -> Iterator[PluginRecord]:
-    """The installed plugins of some points, by default the kernel's kinds, that have such a setting."""
-    for point in points:
+    """The installed plugins of some points by name, by default the kernel's kinds, that have such a setting."""
+    for point in points.values():
         for record in installed(point):
             with contextlib.suppress(PluginError):  # it is reported where it is chosen
                 if any(itertools.starmap(is_meant, settings_of(record).model_fields.items())):

@@ -58,7 +58,7 @@ def belongs(word: str, points: Iterable[Point] = ()) -> str:
         flags = flags_of(name, field)
         return word in (name, *flags, flags[0].replace("--", "--no-", 1))
 
-    owners = [*owners_of(is_meant, (*KINDS.values(), *points))]
+    owners = [*owners_of(is_meant, {**KINDS, **{point.kind: point for point in points}})]
     choices = [f"--{record.kind.replace('_', '-')} {record.name}" for record in owners]
     if not owners:
         name = word.removeprefix("--").removeprefix("no-").replace("-", "_")

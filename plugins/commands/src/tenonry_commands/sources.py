@@ -24,8 +24,8 @@ Model = TypeVar("Model", bound=BaseModel)
 class Sources:
     """The settings of one command, by name, before any model has checked them.
 
-    `flags` win over variables, those over `file`. `models` share the sources; `parts`: settings of the chosen plugins of
-    each model. Keys that nobody knows go to the first one. `is_complete`: all settings are known, and near names of
+    `flags` win over variables, those over `file`. `models` share the sources; `parts`: settings of the chosen plugins
+    of each model. Keys that nobody knows go to the first one. `is_complete`: all settings are known, and near names of
     variables are refused. `translate` renames the keys of the file.
     """
 

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from tenonry.errors import TenonryError
 from tenonry.version import __version__
 from tenonry_openai_server import openapi
+from tenonry_openai_server.admission import AdmissionLayer, admissions
 from tenonry_openai_server.auth import HostCheck, KeyCheck, OriginCheck, is_local
 from tenonry_openai_server.client_name import ClientName
 from tenonry_openai_server.content_encoding import BodyDecoder
@@ -88,6 +89,8 @@ def protected(inner: ASGIApp, state: GuardedState, open_files: Collection[str]) 
             allow_methods=("GET", "POST"),
             allow_headers=("*",),
         )
+    if found := admissions(settings):
+        app = AdmissionLayer(app, found)
     return Guard(app, state)
 
 

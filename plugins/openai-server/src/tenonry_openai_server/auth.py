@@ -14,13 +14,13 @@ from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tenonry_openai_server.admission import TENANT
 from tenonry_openai_server.errors import APIError, send_error
 from tenonry_openai_server.guard import header
 from tenonry_openai_server.settings import ServerConfig
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN_PATHS = frozenset({"/health", "/ping", "/ready", "/version"})
-TENANT = "tenonry.tenant"
 
 
 class KeyCheck:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenonry_helper_pool.client import as_client
-from tenonry_openai_server.auth import TENANT, is_local
+from tenonry_openai_server.admission import TENANT
+from tenonry_openai_server.auth import is_local
 
 
 class ClientName:

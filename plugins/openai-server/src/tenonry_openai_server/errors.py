@@ -171,7 +171,7 @@ def _from_queue(error: QueueFullError) -> APIError:
 
 
 def _from_http(error: HTTPException) -> APIError:
-    codes = {404: "unknown_url", 405: "method_not_allowed"}
+    codes = {404: "unknown_url", 405: "method_not_allowed", 429: "rate_limit_exceeded"}
     return APIError(
         error.status_code,
         str(error.detail),

@@ -11,6 +11,7 @@ ROUTES = Point(
     {
         **dict.fromkeys(("messages", "pooling", "responses"), "tenonry-routes"),
         "page": "tenonry-route-page",
+        "tenant-limits": "tenonry-route-tenant-limits",
     },
 )
 

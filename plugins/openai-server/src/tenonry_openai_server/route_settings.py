@@ -17,7 +17,7 @@ from tenonry_commands.arguments import partial_sources
 from tenonry_commands.parts import CommandPlugins
 from tenonry_openai_server.points import ROUTES
 
-DEFAULT_ROUTES = ("responses", "messages", "pooling", "page")
+DEFAULT_ROUTES = ("responses", "messages", "pooling", "page", "tenant-limits")
 
 
 class RouteChoice(Settings):

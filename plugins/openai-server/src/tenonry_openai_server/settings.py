@@ -148,8 +148,8 @@ class ServerConfig(Settings):
     )
     route: tuple[str, ...] = Field(
         (),
-        description="Route plugin to mount; repeat for several. Defaults to responses, messages, pooling "
-        "and page where installed.",
+        description="Route plugin to mount; repeat for several. Defaults to responses, messages, pooling, "
+        "page and tenant-limits where installed.",
     )
     api_server_count: int = setting(
         1, ge=1, le=256, alias="-asc", description="API server processes that share the engines."

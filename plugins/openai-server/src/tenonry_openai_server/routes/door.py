@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from tenonry.interfaces.io_processor import read_prompt
 from tenonry.outputs import CompletionOutput, RequestOutput
+from tenonry_openai_server.admission import count_tokens_of
 from tenonry_openai_server.disconnect import Disconnected, DisconnectWatch
 from tenonry_openai_server.errors import as_api_error
 from tenonry_openai_server.guard import REQUEST_ID
@@ -119,6 +120,10 @@ class ChatDoor:
         """The JSON of a POST, after the checks of admission. Raises errors that the server answers with 4xx or 503."""
         admit(request)
         return await self.read_json(request)
+
+    def count(self, request: Request, prompt_tokens: int, completion_tokens: int = 0) -> None:
+        """Count tokens of the engine for limits; those of chats are counted already."""
+        count_tokens_of(request.scope, prompt_tokens, completion_tokens)
 
     async def read_json(self, request: Request) -> Any:
         """The JSON of a POST that requests no tokens."""

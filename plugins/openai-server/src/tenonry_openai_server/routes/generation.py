@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tenonry.outputs import RequestOutput
+from tenonry_openai_server.admission import ADMISSION
 from tenonry_openai_server.disconnect import DisconnectWatch
 from tenonry_openai_server.errors import bad_request
 from tenonry_openai_server.helper_thread import logprobs_size, off_loop
@@ -58,9 +59,12 @@ class Begun(NamedTuple):
 def admit(request: Request) -> None:
     """Reject a request that exceeds the capacity, before its body is read: floods are rejected cheaply.
 
-    Raises APIError 503 and QueueFullError.
+    Raises APIError 503, QueueFullError, and HTTPException by an admission.
     """
     server_state(request).admit().check_capacity()
+    admission = request.scope.get(ADMISSION)
+    if admission is not None:
+        admission.admit(request.scope)
 
 
 def _as_text(_: ServerState, __: SamplingBody) -> None:
@@ -117,6 +121,9 @@ class Endpoint(Generic[BodyType]):
                 await generation.relax(ignored(request))
         streams = generation.start(prompts)
         bases = generation.choice_bases(len(streams))
+        admission = request.scope.get(ADMISSION)
+        if admission is not None:
+            streams = [admission.counted(stream) for stream in streams]
         return Begun(generation.context, streams, bases, form)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 
-from tenonry_openai_server.auth import TENANT
+from tenonry_openai_server.admission import TENANT
 from tenonry_openai_server.errors import bad_request
 from tenonry_openai_server.protocol.sampling import SamplingBody
 

@@ -1,11 +1,12 @@
 """The extension point `tenonry.routes`: third-party routes under /plugins/<name>, behind the same checks. Front end.
 
 An entry point names a callable: it gets a RouteContext and returns an ASGI application, such as a FastAPI or Starlette
-router. It is called before the model loads; the engine is available once the server is ready. Attributes of the callable:
+router. It is called before the model loads; the engine is available once the server is ready. Its attributes:
 
 - `Settings`: a PluginSettings, set by flags, variables and file like the server's; the context has an instance.
 - `at_root`: it returns an APIRouter, whose routes have their own paths, such as /v1/responses.
 - `open_paths`: those of them that GET reads without a key, for static files that are the same for everyone.
+- `admission`: it admits requests for tokens of all routes, see `tenonry_openai_server.admission`.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class PoolingRoutes:
             {"object": "embedding", "index": index, "embedding": write(each.data)}
             for index, each in enumerate(found)
         ]
-        return self._end(answer, pool)
+        return self._end(request, answer, pool)
 
     async def pooling(self, request: Request) -> Response:
         """The numbers of any task that the model serves, per input, in vLLM's form."""
@@ -70,7 +70,7 @@ class PoolingRoutes:
             {"object": "pooling", "index": index, "data": write(each.data)}
             for index, each in enumerate(found)
         ]
-        return self._end(answer, pool)
+        return self._end(request, answer, pool)
 
     async def classify(self, request: Request) -> Response:
         """The scores of each class, and the label of the best, per input."""
@@ -88,7 +88,7 @@ class PoolingRoutes:
             }
             for index, each in enumerate(found)
         ]
-        return self._end(answer, pool)
+        return self._end(request, answer, pool)
 
     async def score(self, request: Request) -> Response:
         """Scores of pairs of texts: one with each of several, or two lists pair by pair."""
@@ -100,7 +100,7 @@ class PoolingRoutes:
         answer["data"] = [
             {"object": "score", "index": index, "score": score} for index, score in enumerate(found)
         ]
-        return self._end(answer, pool)
+        return self._end(request, answer, pool)
 
     async def rerank(self, request: Request) -> Response:
         """Documents by how well they go with a query, the best first."""
@@ -124,7 +124,7 @@ class PoolingRoutes:
             if body.return_documents:
                 result["document"] = {"text": texts[index]}
             answer["results"].append(result)
-        return self._end(answer, pool)
+        return self._end(request, answer, pool)
 
     async def _begin(
         self, request: Request, kind: type[Body], prefix: str
@@ -141,8 +141,9 @@ class PoolingRoutes:
         head = {"id": request_id, "object": "list", "created": int(time.time()), "model": model}
         return body, pool, head
 
-    def _end(self, answer: dict[str, Any], pool: Pool) -> Response:
+    def _end(self, request: Request, answer: dict[str, Any], pool: Pool) -> Response:
         count = pool.num_tokens
+        self._door.count(request, count)
         answer["usage"] = {"prompt_tokens": count, "total_tokens": count}
         sent: Response = self._door.answer(answer)
         return sent

@@ -1,0 +1,3 @@
+"""Limits per tenant of the server: requests and tokens per minute, and concurrent requests. Front end."""
+
+from __future__ import annotations
