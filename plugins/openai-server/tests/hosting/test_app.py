@@ -188,3 +188,17 @@ def test_metrics_have_each_family_once_and_the_series_of_all():
         "process_cpu 7.0",
     ]
     assert joined([]) == b""
+
+
+def test_openapi_has_the_routes_of_a_model_and_of_the_host(make_host):
+    api = make_host().start()
+    document = api.run(api.send("GET", "/openapi.json")).json()
+    assert {"/v1/chat/completions", "/v1/models", "/models", "/models/{name}"} <= set(
+        document["paths"]
+    )
+    card = document["paths"]["/models/{name}"]["get"]["responses"]["200"]
+    assert card["content"]["application/json"]["schema"]["$ref"].endswith("/ModelCard")
+    ids = [get["operationId"] for path in document["paths"].values() for get in path.values()]
+    assert len(ids) == len(set(ids))
+    assert api.run(api.send("GET", "/openapi.json?model=b")).json() == document
+    assert api.run(api.send("GET", "/openapi.json?model=x")).status_code == 404

@@ -102,6 +102,7 @@ class HostApp:
             "/version": self._version,
             "/load": self._load,
             "/metrics": self._metrics,
+            "/openapi.json": self._openapi,
             "/models": self._models,
             "/v1/models": self._models,
             "/models/{name:path}": self._model,
@@ -178,6 +179,16 @@ class HostApp:
         return Response(
             joined(content for content, _ in found), headers={"content-type": content_type}
         )
+
+    async def _openapi(self, request: Request) -> Response:
+        """The document of a model's routes, by default the first one's, with the paths of this host."""
+        model = await self._host.find(request.query_params.get(MODEL))
+        document = model.app.openapi()
+        paths = dict(document["paths"])
+        for path in ("/models", "/models/{name}"):
+            get = paths[f"/v1{path}"]["get"]
+            paths[path] = {"get": {**get, "operationId": f"host_{get['operationId']}"}}
+        return answer({**document, "paths": paths})
 
     async def _models(self, _: Request) -> Response:
         cards = await asyncio.gather(*(self._cards(model) for model in self._host.models))

@@ -190,10 +190,16 @@ def _spec(name: str, host: HostConfig, server: ServerConfig, configure: Any) -> 
         _check_alone(config)
         settings = server.replaced(**own) if own else server
     except (TenonryError, ValueError) as error:
-        raise ConfigError(f"model '{name}': {error}") from None
+        raise of_model(name, error) from None
     names = config.served_model_name or (name,)
     config = config.replaced(served_model_name=names, process_note=names[0])
     return ModelSpec(names, config, settings, any(each in host.pin_model for each in names))
+
+
+def of_model(name: str, error: Exception) -> ConfigError:
+    """The error with the name of a model, unless it begins with that."""
+    prefix = f"model '{name}': "
+    return ConfigError(prefix + str(error).removeprefix(prefix))
 
 
 def _check_names(specs: list[ModelSpec], host: HostConfig) -> None:

@@ -8,7 +8,7 @@ from tenonry.client.start import resolve_front_end
 from tenonry.errors import ConfigError, ModelError, TenonryError
 from tenonry_openai_server.hosting.memory import ModelMemory, estimate, gib, with_planned_cache
 from tenonry_openai_server.hosting.model import HostedModel
-from tenonry_openai_server.hosting.settings import ModelSpec
+from tenonry_openai_server.hosting.settings import ModelSpec, of_model
 from tenonry_openai_server.serving.front_end import make_front_end, own_engines
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def examined(spec: ModelSpec, budget: int) -> HostedModel:
             if is_here:
                 raise
     except TenonryError as error:
-        raise ConfigError(f"model '{spec.names[0]}': {error}") from None
+        raise of_model(spec.names[0], error) from None
     return model
 
 
