@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import threading
@@ -13,12 +14,25 @@ from pathlib import Path
 import openai
 import psutil
 import pytest
+import torch
 from host_server import MODELS, NULL, HostServer
+from safetensors.torch import save_file
 from server_process import eventually
 
 from tenonry.cli import main
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("one_thread")]
+
+ADAPTED = """
+max_num_seqs: 4
+max_model_len: 256
+kv_cache_memory_bytes: 16000000
+api_key: [k]
+enable_operator_routes: true
+models:
+  tiny: {model: demo, max_loras: 1, lora_modules: [pirate=%s]}
+  other: {model: demo}
+"""
 
 
 @pytest.fixture
@@ -94,6 +108,54 @@ def ready_again(server: HostServer) -> bytes:
     with contextlib.suppress(openai.APIStatusError):
         server.complete("other")
     return server.statuses()["other"].encode()
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    """An adapter of the demo model."""
+    folder = tmp_path / "pirate"
+    folder.mkdir()
+    name = "base_model.model.model.layers.0.mlp.down_proj.lora_"
+    drawn = torch.Generator().manual_seed(0)
+    tensors = {
+        f"{name}A.weight": torch.randn(4, 640, generator=drawn),
+        f"{name}B.weight": torch.randn(256, 4, generator=drawn),
+    }
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 64, "target_modules": ["down_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_an_adapter_loads_its_model_which_sleeps_and_wakes(tmp_path, adapter):
+    file = tmp_path / "adapted.yaml"
+    file.write_text(ADAPTED % adapter)
+    with contextlib.closing(HostServer(file)) as server:
+        server.ready()
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0) as client:
+
+            def cards() -> dict[str, tuple[str, str | None]]:
+                return {each.id: (each.status, each.parent) for each in client.models.list()}
+
+            def complete(model: str) -> str:
+                fields = {"prompt": "Once", "max_tokens": 8, "temperature": 0}
+                return client.completions.create(model=model, **fields).choices[0].text
+
+            def tell(path: str, **query: str) -> None:
+                client.post(f"{server.url}{path}", cast_to=object, options={"params": query})
+
+            assert cards()["pirate"] == ("unloaded", "tiny")
+            spoken = complete("pirate")
+            assert cards() == {
+                "tiny": ("ready", None), "pirate": ("ready", "tiny"), "other": ("unloaded", None)
+            }  # fmt: skip
+            assert complete("tiny") != spoken
+            tell("/sleep", model="pirate")
+            assert cards()["tiny"] == ("sleeping", None)
+            assert cards()["pirate"] == ("sleeping", "tiny")
+            tell("/wake_up", model="tiny")
+            assert cards()["pirate"] == ("ready", "tiny")
+            assert complete("pirate") == spoken
 
 
 @pytest.mark.nightly  # evictions: hosting/test_host.py

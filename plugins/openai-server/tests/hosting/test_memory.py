@@ -202,11 +202,11 @@ def test_pinned_models_must_fit_together_and_leave_room(tmp_path):
 
 
 def test_a_model_that_is_none_is_refused_at_the_start_by_its_name():
-    with pytest.raises(ConfigError, match="^model 'm': model '/no/such/folder': "):
+    with pytest.raises(ConfigError, match=r"^model 'm': model '/no/such/folder': "):
         examined(spec("/no/such/folder"), GIB)
     alone = spec("/no/such/folder")
     alone = dataclasses.replace(alone, names=("/no/such/folder",))
-    with pytest.raises(ConfigError, match="^model '/no/such/folder': the folder /no/such/folder "):
+    with pytest.raises(ConfigError, match=r"^model '/no/such/folder': the folder /no/such/folder "):
         examined(alone, GIB)
     with pytest.raises(ConfigError, match="model 'm': unknown setting 'max_num_seq'"):
         examined(spec("demo", max_num_seq=1), GIB)
