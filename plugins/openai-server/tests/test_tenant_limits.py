@@ -1,11 +1,10 @@
-"""Limits per tenant over HTTP, with the official clients: every route, streams, and clients that leave."""
+"""Limits per tenant over HTTP, with the official client: every route, streams, and clients that leave."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-import anthropic
 import httpx
 import openai
 import pytest
@@ -53,12 +52,16 @@ def test_openai_client_sees_a_rate_limit_error_and_its_headers(serve):
 
 def test_errors_have_the_shape_of_the_protocol(serve):
     live = serve(tenant_requests_per_minute=1)
-    with anthropic.Anthropic(base_url=live.url, api_key=KEYS[0], max_retries=0) as alice:
-        alice.messages.create(max_tokens=9, **CHAT)
-        with pytest.raises(anthropic.RateLimitError) as caught:
-            alice.messages.create(max_tokens=9, **CHAT)
-    assert caught.value.body["error"]["type"] == "rate_limit_error"
-    assert caught.value.response.headers["retry-after"] == "60"
+    headers = {"x-api-key": KEYS[0]}
+    first, second = (
+        httpx.post(f"{live.url}/v1/messages", json={**CHAT, "max_tokens": 9}, headers=headers)
+        for _ in range(2)
+    )
+    assert first.headers["x-ratelimit-remaining-requests"] == "0"
+    assert (first.status_code, second.status_code) == (200, 429)
+    assert second.json()["type"] == "error"
+    assert second.json()["error"]["type"] == "rate_limit_error"
+    assert second.headers["retry-after"] == "60"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -155,7 +155,7 @@ def _sources(
         *others,
         file=given.get("config"),
         translate=translate,
-        parts=(given.get(PARTS, {}), given.get(OTHER_PARTS, {}))[: 1 + len(others)],
+        parts=(given.get(PARTS, {}), given.get(OTHER_PARTS, {})),
         is_complete=is_complete,
     )
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -43,7 +42,7 @@ class Sources:
         self._first = models[0]
         self._fields: dict[str, FieldInfo] = {}
         self._names: dict[type[BaseModel], set[str]] = {}
-        for model, part in itertools.zip_longest(models, parts, fillvalue={}):
+        for model, part in zip(models, (*parts, *[{}] * len(models)), strict=False):
             self._fields |= {**model.model_fields, **part}
             self._names[model] = {*model.model_fields, *part}
         self._values: dict[str, Any] = {}
