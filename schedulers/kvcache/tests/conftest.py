@@ -92,6 +92,7 @@ class ManagerDriver:
         if self.blocks.grow(one, np.array([end], np.int32)) is None:
             return False
         self.rows.num_computed[row] = end
+        self.rows.announced[row] = True
         self.blocks.register(one, np.array([end], np.int32))
         return True
 

@@ -35,6 +35,7 @@ class StateDriver:
         end = self.rows.num_computed[which] + count
         assert self.blocks.grow(which, end) is not None
         self.rows.num_computed[which] = end
+        self.rows.announced[which] = True
         known = self.rows.num_tokens[which] - self.rows.pending[which]
         self.blocks.register(which, np.minimum(end, known))
         added = self.blocks.save_states(which, end)

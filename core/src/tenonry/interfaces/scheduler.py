@@ -73,7 +73,8 @@ class Scheduler(Plugin[SchedulerContext], ABC):
     - When all requests have ended, every block is free or a reusable cached block. A cached block is reused only for
       the same tokens, cache salt, and all else that K and V depend on (also `KVCacheGroup.lengths`), and never after
       a reset, also by way of a KV connector.
-    - A KV load that does not end delays its own request, for a bounded time, and its blocks stay aside until it ends.
+    - A KV load that does not end delays its own request, for a bounded time, and none that comes long after; its
+      blocks stay aside until it ends.
     - Counters of `make_stats` add up to what happened: steps, preemptions, cached tokens of each request's first
       start, loads, and the drafts of results.
     - The same calls and the same clock give the same decisions.

@@ -33,10 +33,16 @@ class LookupCounts:
         self._count(lookup, 1)
 
     def leave(self, row: int, *, undo: bool) -> None:
-        """The row is free; `undo`: it never ran, and will be counted when it does."""
+        """The row is free; `undo`: it was not announced, and will be counted when it is."""
         if undo:
             self._count(self._by_row[row], -1)
         self._by_row[row] = NOTHING
+
+    def lose_load(self, row: int) -> None:
+        """The row's load failed, so the KV connector has brought nothing."""
+        lookup = self._by_row[row]
+        self._count(Lookup(external_hits=lookup.external_hits), -1)
+        self._by_row[row] = lookup._replace(external_hits=0)
 
     def _count(self, lookup: Lookup, sign: int) -> None:
         self._queries += sign * lookup.queries

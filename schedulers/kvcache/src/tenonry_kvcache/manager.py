@@ -248,7 +248,7 @@ class KVCacheManager(BlockManager):
         if not request.is_finished and self._is_renamed:
             self.prefix.forget(request.handle)
         self._tables.clear(row)
-        self._lookups.leave(row, undo=num_known == 0)
+        self._lookups.leave(row, undo=not self._rows.announced[row])
         self.prefix.leave(row)
         return parameters
 
@@ -288,6 +288,7 @@ class KVCacheManager(BlockManager):
                 result.arrived.append((load.row, num_computed))
             if not worked:
                 transfers.fail(handle)
+                self._lookups.lose_load(load.row)
         elif handle in transfers.kept:
             blocks = transfers.give_back(handle)
             self.pool.release(blocks)

@@ -29,7 +29,7 @@ NEVER_FITS = "add_request rejects a request that can never run, and only such a 
 RESTARTS = (
     "a request that started with at most `LengthClasses.original` tokens computes no later one"
 )
-LATE_LOADS = "a KV load that does not end delays its own request, for a bounded time"
+LATE_LOADS = "a KV load that does not end delays its own request, for a bounded time, and none that comes long after"
 RIGHT_TOKENS = "every request gets its own tokens, in order"
 RIGHT_ENDING = "a request ends when and why it should"
 NO_OUTPUT_AFTER_THE_END = "nothing is delivered to a request that has ended"

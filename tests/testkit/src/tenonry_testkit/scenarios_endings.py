@@ -64,6 +64,23 @@ def rows_change_hands(harness: SchedulerHarness) -> None:
     harness.drain()
 
 
+def rows_leave_rounds(make_harness: MakeHarness, **spec: Any) -> None:
+    """Of three requests each is aborted, or fails, in a step in which they decode several tokens."""
+    for which in (0, 1, 2, 3, 4, 5):
+        harness = make_harness(HarnessSpec(num_blocks=40, **spec))
+        entries = [send(harness, Send(family=number, max_tokens=20)) for number in range(3)]
+        for _ in range(12):
+            if not harness.launch() or harness.outputs[-1].round_tokens > 1:
+                break
+            harness.deliver()
+        if which < 3:
+            harness.abort([entries[which].handle])
+        elif harness.in_flight:
+            harness.fail(entries[which - 3])
+            harness.deliver()
+        harness.drain()
+
+
 def gone_is_sent(harness: SchedulerHarness) -> None:
     """End one request in each way; after each, the worker must hold no row."""
     ways: list[Callable[[Entry], object]] = [

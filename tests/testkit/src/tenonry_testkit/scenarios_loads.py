@@ -14,6 +14,7 @@ from tenonry_testkit.traffic import Send, send
 STORE = "scheduler contract"
 LONG_S = 100.0
 MAX_TURNS = 400
+SOON = 60  # turns, of a second each
 
 
 def resets_are_final(make_harness: MakeHarness) -> None:
@@ -37,6 +38,25 @@ def resets_are_final(make_harness: MakeHarness) -> None:
                 entry,
                 entry.num_cached,
             )
+    finally:
+        STORES.pop(STORE, None)
+
+
+def loads_fail_around_a_reset(make_harness: MakeHarness) -> None:
+    """A request is preempted with its load in flight and loads again, and both loads fail."""
+    spec = HarnessSpec(depth=2, num_blocks=26)
+    STORES.pop(STORE, None)
+    try:
+        for fail_loads in (0, 2, 3):
+            options = MemoryOptions(store=STORE, fail_loads=fail_loads)
+            harness = make_harness(spec, connectors=memory_connectors(spec, options))
+            send(harness, Send(family=1, length=17))
+            for _ in range(2):
+                harness.launch()
+                harness.reset_prefix_cache(reset_running_requests=True)
+            harness.drain()
+            send(harness, Send(family=1, length=17))
+            harness.drain()
     finally:
         STORES.pop(STORE, None)
 
@@ -73,7 +93,7 @@ def loads_without_end(make_harness: MakeHarness, depth: int) -> None:
     STORES.pop(STORE, None)
     try:
         filler = make_harness(spec, connectors=memory_connectors(spec, MemoryOptions(store=STORE)))
-        for family in (1, 2, 3):
+        for family in (1, 2, 3, 4):
             send(filler, Send(family=family, length=17))
         filler.drain()
         options = MemoryOptions(store=STORE, asynchronous=True, delay_polls=10**9)
@@ -101,16 +121,18 @@ def _outlast(harness: SchedulerHarness) -> None:
         harness.clock.advance(LONG_S)
     live = harness.ledger.live
     expect(not live, LATE_LOADS, "{} wait {} s for a load", live, MAX_TURNS * LONG_S)
-    for _ in range(MAX_TURNS):
+    _pass_time(harness, MAX_TURNS)
+    send(harness, Send(family=1, length=17))
+    send(harness, Send(family=4, length=17))
+    _pass_time(harness, SOON)
+    live = harness.ledger.live
+    expect(not live, LATE_LOADS, "{} came long after a load that does not end, and wait", live)
+
+
+def _pass_time(harness: SchedulerHarness, turns: int) -> None:
+    for _ in range(turns):
         harness.turn()
         harness.clock.advance(1.0)
-    send(harness, Send(family=1, length=17))
-    send(harness, Send(family=6, length=9))
-    for _ in range(MAX_TURNS):
-        if not harness.ledger.num_live:
-            break
-        harness.turn()
-        harness.clock.advance(LONG_S)
 
 
 def _compete(harness: SchedulerHarness) -> None:

@@ -105,7 +105,10 @@ def numbers_add_up(
         for _ in range(harness.max_steps_left()):
             if not harness.turn():
                 break
-            numbers.take()
+            if (
+                harness.connector is None
+            ):  # a load that fails later is in the numbers of the call before
+                numbers.take()
         numbers.take()
         compare(harness, numbers.sums)
         quiet = harness.scheduler.make_stats()

@@ -223,7 +223,8 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
     @pytest.mark.parametrize("short", [0, 3])
     def test_right_in_rounds(self, short: int) -> None:
         """If rows may decode several tokens in a step, or fewer than allowed, tokens are those of a solo run."""
-        scenarios_endings.a_row_fails(self.harness, (1,), round_tokens=4, short_rounds=short)
+        rounds = {"round_tokens": 6, "short_rounds": short, "config": (("drafter", "ngram"),)}
+        scenarios_endings.rows_leave_rounds(self.harness, **rounds)
         machine = machine_for(self.harness, HarnessSpec(round_tokens=6, short_rounds=short))
         search_machine(machine, max(1, round(25 * self.effort)), 30, self.phases)
         spec = HarnessSpec(round_tokens=8, short_rounds=short, windows=(0, 6), num_blocks=40)

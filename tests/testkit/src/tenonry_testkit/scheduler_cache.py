@@ -59,8 +59,10 @@ class CacheSuite:
         """One that caches prefixes does so at every depth and for every kind of layer, outputs included."""
         found = {name: _found(self.harness, change) for name, change in PLACES.items()}
         if self.caches_prefixes or (self.caches_prefixes is None and any(found["plain"])):
-            for name, (short, beside, repeated, continued) in found.items():
+            for name, (short, beside, together, repeated, continued) in found.items():
                 expect(short >= 4, FINDS_PREFIXES, "{}: {} of the first block", name, short)
+                shared = together >= min(12, found["plain"][2])
+                expect(shared, FINDS_PREFIXES, "{}: {} of a prompt that came first", name, together)
                 expect(beside >= 12, FINDS_PREFIXES, "{}: {} of a row that runs", name, beside)
                 least = 20 if "states" in name else 24
                 expect(repeated >= 20, FINDS_PREFIXES, "{}: {} of 20 tokens", name, repeated)
@@ -94,8 +96,8 @@ class CacheSuite:
 
 
 def _found(make_harness: MakeHarness, change: dict[str, Any]) -> tuple[int, ...]:
-    """Cached tokens of a short prompt and of one that another row has computed, of a prompt that was there before, and
-    of one that continues its answer.
+    """Cached tokens of a short prompt, of one that another row has computed, of one that comes with another, of one
+    that was there before, and of one that continues its answer.
     """
     harness = make_harness(dataclasses.replace(ROOMY, **change))
     for _ in range(2):
@@ -104,6 +106,9 @@ def _found(make_harness: MakeHarness, change: dict[str, Any]) -> tuple[int, ...]
     send(harness, Send(family=3, length=13, max_tokens=12))
     play(harness, [Turn(8)])
     beside = send(harness, Send(family=3, length=13, max_tokens=2))
+    harness.drain()
+    alike = [send(harness, Send(family=4, length=13, max_tokens=2)) for _ in range(2)]
+    harness.drain()
     first = send(harness, Send(family=1, length=21, max_tokens=6))
     harness.drain()
     repeated = send(harness, Send(family=1, length=21, max_tokens=6))
@@ -111,7 +116,7 @@ def _found(make_harness: MakeHarness, change: dict[str, Any]) -> tuple[int, ...]
     prompt = [*first.request.source.prompt_token_ids.tolist(), *first.expected.token_ids]
     continued = harness.add([*prompt, 1], 2)
     harness.drain()
-    return tuple(entry.num_cached or 0 for entry in (short, beside, repeated, continued))
+    return tuple(entry.num_cached or 0 for entry in (short, beside, alike[1], repeated, continued))
 
 
 def hits_add_up(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> None:

@@ -18,6 +18,7 @@ from tenonry_testkit.scenarios_lengths import (
 )
 from tenonry_testkit.scenarios_loads import (
     a_failed_row_spoils_no_load,
+    loads_fail_around_a_reset,
     loads_without_end,
     resets_are_final,
 )
@@ -28,9 +29,11 @@ from tenonry_testkit.scenarios_numbers import (
     loads_add_up,
     numbers_add_up,
 )
+from tenonry_testkit.search import effort
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Op, Send, Turn, sends, storms
 
+ALWAYS_FAILS = {"asynchronous": True, "fail_loads": 10**9}
 LEAST_ENGINES, MOST_ENGINES = 16, 45
 WAVES = st.lists(storms(sends(families=2, max_length=28), waves=4), min_size=2, max_size=2)
 LOADED: list[Op] = [
@@ -73,7 +76,7 @@ class NumberSuite:
         self._search(WAVES, lambda waves: numbers_add_up(self.harness, adapters, waves), 6)
 
     @pytest.mark.parametrize(
-        "how", [{}, {"asynchronous": True}, {"num_undecided": 3}, {"block_size": 1}]
+        "how", [{}, {"asynchronous": True}, {"num_undecided": 3}, {"block_size": 1}, ALWAYS_FAILS]
     )
     def test_loads_add_up(self: _Engines, how: dict[str, Any]) -> None:
         """What a KV connector brings is counted once, apart from what the prefix cache has."""
@@ -101,8 +104,9 @@ class NumberSuite:
         rows_restart(self.harness, depth)
 
     def test_a_reset_reaches_no_connector(self: _Engines) -> None:
-        """A KV connector gets no block that was computed before a reset: the weights may be others now."""
+        """A KV connector gets no block that was computed before a reset, which loads in flight outlive."""
         resets_are_final(self.harness)
+        loads_fail_around_a_reset(self.harness)
 
     @pytest.mark.parametrize("depth", [1, 2])
     def test_a_load_without_end_costs_no_request(self: _Engines, depth: int) -> None:
@@ -116,7 +120,8 @@ class NumberSuite:
 
     def test_any_traffic_in_any_engine(self: _Engines) -> None:
         """Larger engines and programs than a search tries first: everything at once, and the numbers add up."""
-        for number in range(max(LEAST_ENGINES, round(MOST_ENGINES * self.effort))):
+        wanted = round(MOST_ENGINES * self.effort * effort())
+        for number in range(max(LEAST_ENGINES, wanted)):
             traffic_is_served(self.harness, number)
 
     def test_a_crowd_waits_and_leaves(self: _Engines) -> None:
