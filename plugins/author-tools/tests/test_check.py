@@ -13,7 +13,7 @@ import pytest
 
 from tenonry.cli import main
 from tenonry_author_tools.badge import message
-from tenonry_author_tools.probe import deprecations
+from tenonry_commands.deprecations import deprecations
 from tenonry_testkit.plugins import TmpPlugins
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -12,10 +12,10 @@ import pytest
 
 from tenonry.cli import main
 from tenonry.interfaces.stat_logger import StatLogger
-from tenonry_author_tools import moves
-from tenonry_author_tools.moves import Moves
 from tenonry_author_tools.rewrite import Rewriter, declared_version, edited
 from tenonry_author_tools.scaffold import version_range
+from tenonry_commands import moves
+from tenonry_commands.moves import Moves
 from tenonry_testkit.plugins import TmpPlugins
 
 COMPAT = Path(__file__).parents[3] / "tests/compat"

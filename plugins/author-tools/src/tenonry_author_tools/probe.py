@@ -9,13 +9,12 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import re
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tenonry_commands.deprecations import deprecations, source_of
 from tenonry_commands.import_watch import HEAVY, Event, ImportWatch, place_of
 
 
@@ -83,52 +82,10 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
         answer["events"].append({"event": "deprecated", "text": text, "file": file, "line": line})
     answer["version"] = getattr(found, "interface_version", None)
     answer["current"] = getattr(base, "interface_version", None)
-    answer["place"] = _source(found)
+    answer["place"] = source_of(found)
     fields = getattr(getattr(found, "Settings", None), "model_fields", {})
     answer["settings"] = {name: repr(field) for name, field in fields.items()}
     return answer
-
-
-def deprecations(found: Any, base: Any) -> Iterator[tuple[str, str, int]]:
-    """Deprecated names that the plugin's modules import, and deprecated members that its class overrides.
-
-    A name is deprecated by `warnings.deprecated` or its twin in `typing_extensions`, which keep the reason.
-    """
-    name = getattr(found, "__module__", None) or getattr(found, "__name__", "")
-    package = name.partition(".")[0]
-    for module_name, module in [*sys.modules.items()]:
-        if module_name.partition(".")[0] != package or module is None:
-            continue
-        file = getattr(module, "__file__", None) or ""
-        for key, value in [*vars(module).items()]:
-            owner = getattr(value, "__module__", None) or ""
-            reason = vars(value).get("__deprecated__") if hasattr(value, "__dict__") else None
-            if reason and owner.partition(".")[0] != package:
-                yield f"the deprecated {owner}.{key}: {reason}", file, _line_of(file, key)
-    for owner in getattr(found, "__mro__", ()):
-        if owner is base:
-            break
-        for key in vars(owner):
-            member = getattr(base, key, None)
-            if reason := getattr(getattr(member, "fget", member), "__deprecated__", None):
-                file, line = _source(owner) or ("", 0)
-                yield f"the deprecated member {base.__name__}.{key}: {reason}", file, line
-
-
-def _line_of(file: str, name: str) -> int:
-    """First line of a file with a word; 0 without one."""
-    lines = Path(file).read_text("utf-8").splitlines() if file.endswith(".py") else []
-    found = (number for number, line in enumerate(lines, 1) if re.search(rf"\b{name}\b", line))
-    return next(found, 0)
-
-
-def _source(found: Any) -> tuple[str, int] | None:
-    import inspect
-
-    try:
-        return inspect.getsourcefile(found) or "", inspect.getsourcelines(found)[1]
-    except (OSError, TypeError):
-        return None
 
 
 def main() -> None:

@@ -17,11 +17,11 @@ from tenonry.info import PluginRecord
 from tenonry.plugin import Point
 from tenonry.plugin.checks import supported_versions
 from tenonry.version import __version__
-from tenonry_author_tools import moves
 from tenonry_author_tools.first_party import first_party
 from tenonry_author_tools.rewrite import Edit, Rewriter, declared_version, edited
 from tenonry_author_tools.scaffold import version_range
 from tenonry_author_tools.subject import Subject
+from tenonry_commands import moves
 
 Changes = dict[Path, tuple[str, str]]
 

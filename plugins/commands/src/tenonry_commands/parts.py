@@ -17,6 +17,7 @@ from tenonry.interfaces.plugin import PluginSettings
 from tenonry.plugin import Point
 from tenonry.plugin.kinds import KINDS, SETTINGS
 from tenonry.plugin.manager import PluginManager, merged, owners_of, sections
+from tenonry_commands.deprecations import warn_of_deprecations
 from tenonry_commands.flags import add_flags, flags_of
 from tenonry_commands.import_watch import StartWatch
 from tenonry_commands.start_flags import run_start_flags
@@ -83,6 +84,13 @@ class _Partial(argparse.Namespace):
             raise AttributeError(name)
 
 
+def _warn(records: Sequence[PluginRecord], watch: StartWatch) -> None:
+    try:
+        warn_of_deprecations(records)
+    except TenonryError as error:  # the start reports it
+        watch.failed(error)
+
+
 class PartFlags:
     """Adds the flags of chosen plugins to a parser before it parses the words that choose them.
 
@@ -116,6 +124,8 @@ class PartFlags:
                 for choose, is_other in ((self._of_engine, False), (self._of_command, True)):
                     for each in self._read(self._parts, choose(known), watch):
                         self._add_flags(self._parts, each, is_other=is_other)
+                if len(known) == len(words) > 0:  # it is a start: neither help nor a completion
+                    _warn([record for record, _ in self._parts.models], watch)
         return self._parts
 
     def parse(

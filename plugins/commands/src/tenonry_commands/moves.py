@@ -1,4 +1,5 @@
-"""Table of moves: changes of an interface that `tenonry plugins update` makes in a package. Any process.
+"""Table of moves: changes of an interface that `tenonry plugins update` makes in a package, and that a start warns of.
+Any process.
 
 A change of an interface that raises its version adds one entry. Version 1 is the first of every interface, so the table
 is empty.
