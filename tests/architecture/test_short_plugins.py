@@ -23,6 +23,7 @@ LONGEST = {
     "tests/integration/foreign/foreign_engine/scheduler.py:QueueScheduler": 150,
     "plugins/author-tools/src/tenonry_author_tools/templates/stat_logger/plugin.py.tmpl:$cls": 15,
     "stat_loggers/jsonl/src/tenonry_stat_logger_jsonl/__init__.py:JsonlStatLogger": 60,
+    "stat_loggers/live/src/tenonry_stat_logger_live/__init__.py:LiveStatLogger": 60,
 }
 
 

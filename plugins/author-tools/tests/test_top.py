@@ -13,7 +13,7 @@ import pytest
 from tenonry.cli import main
 from tenonry.errors import LaunchError
 from tenonry_author_tools.samples import HISTOGRAMS, percentiles, read_samples, summary
-from tenonry_author_tools.top import screen
+from tenonry_commands.screen import screen
 from tenonry_stat_logger_prometheus import metric_table
 
 LABELS = 'model_name="demo",engine="0"'

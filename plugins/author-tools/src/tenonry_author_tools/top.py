@@ -7,10 +7,10 @@ import json
 import os
 import sys
 import time
-from typing import Any
 
 from tenonry.interfaces.command import Command
 from tenonry_author_tools.argument_types import seconds
+from tenonry_commands.screen import screen
 
 KEY = "TENONRY_API_KEY"
 CLEAR = "\x1b[H\x1b[2J"  # cursor to the corner, and an empty screen
@@ -58,33 +58,3 @@ class TopCommand(Command):
             sys.stdout.flush()
             if args.once:
                 return 0
-
-
-def screen(url: str, found: dict[str, Any]) -> str:
-    """The summary as lines for people."""
-    tokens = (
-        f"{found['prompt_tokens_per_s']:.1f} prompt and {found['output_tokens_per_s']:.1f} output"
-    )
-    rows = [
-        ("model", found["model"]),
-        ("requests", f"{found['running']:g} running, {found['waiting']:g} waiting"),
-        ("throughput", f"{tokens} tokens/s, {found['requests_per_s']:.2f} requests/s"),
-        ("KV cache", f"{_percent(found['kv_cache_usage'])} in use"),
-        ("prefix hits", _percent(found["prefix_cache_hits"])),
-        ("preemptions", f"{found['preemptions']:g}"),
-    ]
-    for name, values in found["latency_s"].items():
-        shown = ", ".join(f"{key} {_milliseconds(value)}" for key, value in values.items())
-        rows.append((name, shown))
-    rows += [
-        ("plugins" if not number else "", each) for number, each in enumerate(found["plugins"])
-    ]
-    return f"{url}\n" + "".join(f"{name:<12} {value}\n" for name, value in rows)
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1000 * seconds:.1f} ms"
