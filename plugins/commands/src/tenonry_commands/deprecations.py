@@ -31,7 +31,7 @@ def deprecations(found: Any, base: Any) -> Iterator[tuple[str, str, int]]:
 
     A name is deprecated by `warnings.deprecated` or its twin in `typing_extensions`, which keep the reason.
     """
-    name = getattr(found, "__module__", None) or getattr(found, "__name__", "")
+    name: str = getattr(found, "__module__", "") or getattr(found, "__name__", "")
     package = name.partition(".")[0]
     for module_name, module in [*sys.modules.items()]:
         if module_name.partition(".")[0] != package or module is None:
