@@ -123,6 +123,40 @@ def test_a_start_that_is_refused_is_an_error(text: str, site: TmpPlugins, tmp_pa
     assert finding["file"] == str(file)
 
 
+SETTING = """
+from tenonry.config import setting
+from tenonry.interfaces.plugin import PluginSettings
+from tenonry.interfaces.stat_logger import StatLogger
+
+class Wanted(PluginSettings):
+    sample_share: float = setting({value})
+
+class Mine(StatLogger):
+    Settings = Wanted
+    def record(self, record): pass
+"""
+
+
+def test_conflicting_plugins_are_named(site: TmpPlugins, tmp_path: Path, capsys):
+    """Each is good alone."""
+    for name, value in (("acme", 0.1), ("brand", 0.2)):
+        site.distribution(
+            name,
+            "2.5",
+            requires=["tenonry>=0.1,<0.2"],
+            entry_points={"tenonry.stat_loggers": {name: f"{name}_logger:Mine"}},
+            modules={f"{name}_logger": SETTING.format(value=value)},
+        )
+    file = tmp_path / "config.yaml"
+    file.write_text("stat_loggers: [acme]")
+    assert doctor(capsys, "--config", str(file))["findings"] == []
+    file.write_text("stat_loggers: [acme, brand]")
+    (finding,) = doctor(capsys, "--config", str(file))["findings"]
+    assert finding["rule"] == "PL008"
+    for text in ("acme_logger:Mine, acme 2.5", "brand 2.5", "'sample_share'", "choose another"):
+        assert text in finding["text"]
+
+
 def test_startup_files(tmp_path: Path, monkeypatch):
     (tmp_path / "acme.pth").write_text("/a/folder\nimport acme_start\n")
     (tmp_path / "sitecustomize.py").write_text("")

@@ -10,7 +10,7 @@ from tenonry.config.sources import environment_values, variable_of
 from tenonry.info import PluginRecord
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS
-from tenonry.plugin.manager import PluginManager
+from tenonry.plugin.manager import PluginManager, merged, sections
 from tenonry_commands.sources import Sources
 
 MANY = {"stat_logger", "call_set"}
@@ -32,7 +32,9 @@ def choices(file: str | None = None) -> list[Choice]:
     values = sources.values(EngineConfig)
     config = sources.make(EngineConfig, {"model": DEFAULT_MODEL, **values})
     manager = PluginManager(config.plugins)
-    found = [_choice(record, values, file) for record in manager.choose(config)]
+    records = manager.choose(config)
+    merged([*sections(records, lambda: config)])  # two of them may claim one setting
+    found = [_choice(record, values, file) for record in records]
     active = {record.name for record in manager.hook_modules}
     for record in installed(HOOK_MODULES):
         why = "installed" if record.name in active else "installed, and idle or disabled"
