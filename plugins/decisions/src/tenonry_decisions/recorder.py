@@ -1,7 +1,8 @@
 """Observer that records the decisions of a scheduler. Engine process, every step.
 
-A step costs two appended references; columns are made of many steps together, in numpy. Work in Python happens only
-for requests that arrive, get or lose a row, end, or are held.
+A step costs a few appended numbers and the bytes of its rows, and is not kept: the memory of its arrays is used again
+while it is in the processor's cache. Further work in Python happens only for requests that arrive, get or lose a row,
+end, or are held. Columns are made of many steps together, in numpy.
 """
 
 from __future__ import annotations
@@ -48,7 +49,14 @@ class Recorder:
         self._begin()
 
     def _begin(self) -> None:
-        self._steps: list[tuple[SchedulerOutput, float, int]] = []
+        self._handles_before = self._handle_of_row.copy()
+        self._steps: list[tuple[int, float, int, int, int]] = []
+        self._row_sets: dict[
+            bytes, int
+        ] = {}  # the sets of rows that computed, by their ids: they change seldom
+        self._starts: list[tuple[int, ...]] = []
+        self._gone: list[tuple[int, ...]] = []
+        self._other: list[tuple[int, ...]] = []
         self._got: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._requests: list[RequestFacts] = []
         self._ends: list[tuple[int, int, int, int]] = []
@@ -75,7 +83,14 @@ class Recorder:
     def scheduled(self, output: SchedulerOutput) -> None:
         now = self._clock()
         steps = self._steps
-        steps.append((output, now, getattr(self._blocks, "num_free", UNKNOWN)))
+        total, sets = output.total_tokens, self._row_sets
+        place = sets.setdefault(output.row.tobytes(), len(sets))
+        free = getattr(self._blocks, "num_free", UNKNOWN)
+        if total != len(output.row):
+            self._note_counts(output)
+        if output.new or len(output.gone):
+            self._note_rows(output)
+        steps.append((place, now, total, output.round_tokens, free))
         if held := getattr(self._scheduler, "held", None):
             self._held += [(len(steps) - 1, handle, by) for handle, by in held.items()]
         if output.prepare:
@@ -137,25 +152,21 @@ class Recorder:
 
     def _chunk(self) -> Chunk:
         steps = self._steps
-        handle_of_row = self._handle_of_row.copy()
-        starts, gone = self._row_changes()
-        outputs = [output for output, _, _ in steps]
         columns: dict[str, Any] = {
-            "handle_of_row": handle_of_row,
-            "time": [time for _, time, _ in steps],
-            "total_tokens": [output.total_tokens for output in outputs],
-            "round_tokens": [output.round_tokens for output in outputs],
-            "free_blocks": [free for _, _, free in steps],
+            "handle_of_row": self._handles_before,
+            "ran": self._sets_as_bits(),
             "got_step": np.repeat(
                 [step for step, _, _ in self._got], [len(each) for _, each, _ in self._got]
             ),
             "got_handle": _joined([handles for _, handles, _ in self._got]),
             "got_tokens": _joined([counts for _, _, counts in self._got]),
         }
-        columns["ran"], columns["ran_set"] = self._row_sets(outputs)
-        _transpose(columns, _other_counts(outputs), "other_step other_row other_tokens")
-        _transpose(columns, starts, "start_step start_row start_handle start_computed start_length")
-        _transpose(columns, gone, "gone_step gone_row")
+        _transpose(columns, steps, "ran_set time total_tokens round_tokens free_blocks")
+        _transpose(columns, self._other, "other_step other_row other_tokens")
+        _transpose(
+            columns, self._starts, "start_step start_row start_handle start_computed start_length"
+        )
+        _transpose(columns, self._gone, "gone_step gone_row")
         _transpose(columns, self._ends, "end_step end_handle end_reason end_length")
         _transpose(columns, [each[:2] for each in self._held], "held_step held_handle")
         _transpose(columns, [each[:2] for each in self._pending], "pending_step pending_handle")
@@ -170,38 +181,29 @@ class Recorder:
             **{name: to_bytes(name, values) for name, values in columns.items()},
         )
 
-    def _row_changes(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Rows that were taken and given up, with their steps; updates the handles of rows."""
-        starts: list[tuple[int, ...]] = []
-        gone: list[tuple[int, ...]] = []
-        for step, (output, _, _) in enumerate(self._steps):
-            if len(output.gone):
-                gone += [(step, row) for row in output.gone.tolist()]
-                self._handle_of_row[output.gone] = 0
-            for new in output.new:
-                starts.append((step, new.row, new.handle, new.num_computed, len(new.token_ids)))
-                self._handle_of_row[new.row] = new.handle
-        return starts, gone
+    def _note_rows(self, output: SchedulerOutput) -> None:
+        """Note rows that were taken and given up, with the step that is recorded."""
+        step = len(self._steps)
+        if len(output.gone):
+            self._gone += [(step, row) for row in output.gone.tolist()]
+            self._handle_of_row[output.gone] = 0
+        for new in output.new:
+            self._starts.append((step, new.row, new.handle, new.num_computed, len(new.token_ids)))
+            self._handle_of_row[new.row] = new.handle
 
-    def _row_sets(self, outputs: list[SchedulerOutput]) -> tuple[np.ndarray, list[int]]:
-        """The different sets of rows that computed, as bits, and the set of each step: it changes seldom."""
-        sets: dict[bytes, int] = {}
-        set_of_step = [sets.setdefault(output.row.tobytes(), len(sets)) for output in outputs]
-        ran = np.zeros((len(sets), len(self._handle_of_row)), np.bool_)
-        for rows, place in sets.items():
+    def _note_counts(self, output: SchedulerOutput) -> None:
+        """Note step, row and tokens, of rows that compute another number of tokens than one."""
+        step = len(self._steps)
+        other = np.flatnonzero(output.num_tokens != 1)
+        rows, counts = output.row[other].tolist(), output.num_tokens[other].tolist()
+        self._other += [(step, row, count) for row, count in zip(rows, counts, strict=True)]
+
+    def _sets_as_bits(self) -> np.ndarray:
+        """The sets of rows, a bit per row."""
+        ran = np.zeros((len(self._row_sets), len(self._handle_of_row)), np.bool_)
+        for rows, place in self._row_sets.items():
             ran[place, np.frombuffer(rows, np.int32)] = True
-        return np.packbits(ran, axis=1), set_of_step
-
-
-def _other_counts(outputs: list[SchedulerOutput]) -> list[tuple[int, ...]]:
-    """Step, row and tokens, of rows that compute another number of tokens than one."""
-    found: list[tuple[int, ...]] = []
-    for step, output in enumerate(outputs):
-        if output.total_tokens != len(output.row):
-            other = np.flatnonzero(output.num_tokens != 1)
-            rows, counts = output.row[other].tolist(), output.num_tokens[other].tolist()
-            found += [(step, row, count) for row, count in zip(rows, counts, strict=True)]
-    return found
+        return np.packbits(ran, axis=1)
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:
