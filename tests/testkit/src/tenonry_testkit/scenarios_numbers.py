@@ -120,32 +120,38 @@ def numbers_add_up(
 def compare(harness: SchedulerHarness, sums: Counter[str]) -> None:
     """Raise RuleBroken unless the sums are those of the steps, outcomes and results of the harness."""
     entries = harness.ledger.entries.values()
-    outcomes = [entry.finished for entry in entries if entry.finished is not None]
     started = [entry for entry in entries if entry.num_cached is not None]
-    most = sum(entry.num_before for entry in started)
     hits = sums["prefix_cache_hits"] + sums["external_prefix_cache_hits"]
     external = sums["external_prefix_cache_queries"]
-    wanted = {
-        "num_steps": len(harness.outputs),
-        "num_preemptions": harness.step_checker.num_preemptions,
-        **harness.step_checker.drafts,
-    }
+    wanted = {"num_steps": len(harness.outputs), **harness.step_checker.drafts}
     for name, number in wanted.items():
         expect(sums[name] == number, COUNTS, "{} adds up to {} of {}", name, sums[name], number)
     cached = sum(entry.num_cached or 0 for entry in started)
-    expect(hits == cached, COUNTS, "{} hits, but requests started with {} tokens", hits, cached)
+    unseen = check_preemptions(harness, sums["num_preemptions"])
+    # Those that no step shows have looked up their tokens once more.
+    most = sum(entry.num_before * (1 + unseen) for entry in started)
+    fits = hits >= cached if unseen else hits == cached
+    expect(fits, COUNTS, "{} hits, but requests started with {} tokens", hits, cached)
     queries = sums["prefix_cache_queries"]
     expect(queries <= most, COUNTS, "{} tokens looked up, requests have {}", queries, most)
     expect(external <= most, COUNTS, "{} tokens looked up outside, of {}", external, most)
     expect(harness.connector or not external, COUNTS, "{} lookups without a connector", external)
-    preempted = sum(outcome.num_preemptions for outcome in outcomes)
+
+
+def check_preemptions(harness: SchedulerHarness, number: int) -> int:
+    """Raise RuleBroken unless steps and outcomes show so many preemptions; returns those that no step shows.
+
+    A row that waited for a KV load may be given up before a step has it.
+    """
+    seen = harness.step_checker.num_preemptions
+    entries = harness.ledger.entries.values()
+    named = sum(each.finished.num_preemptions for each in entries if each.finished is not None)
+    fits = seen == number if harness.connector is None else seen <= number
+    expect(fits, COUNTS, "num_preemptions adds up to {} of {}", number, seen)
     expect(
-        preempted == wanted["num_preemptions"],
-        COUNTS,
-        "the outcomes of requests name {} preemptions of {}",
-        preempted,
-        wanted["num_preemptions"],
+        named == number, COUNTS, "the outcomes of requests name {} preemptions of {}", named, number
     )
+    return number - seen
 
 
 def loads_add_up(
