@@ -26,20 +26,16 @@ COMMANDS = Point(
     "tenonry.commands",
     "tenonry.interfaces.command:Command",
     {
-        "batch": "tenonry-openai-server",
-        "bench": "tenonry-bench",
-        "bisect": "tenonry-author-tools",
-        "chat": "tenonry-commands",
-        "completion": "tenonry-commands",
-        "doctor": "tenonry-author-tools",
-        "explain": "tenonry-decisions",
-        "generate": "tenonry-commands",
-        "keys": "tenonry-commands",
-        "models": "tenonry-models",
-        "plugins": "tenonry-commands",
-        "ps": "tenonry-commands",
-        "serve": "tenonry-openai-server",
-        "top": "tenonry-author-tools",
+        verb: package
+        for package, verbs in {
+            "tenonry-author-tools": "bisect doctor top",
+            "tenonry-bench": "bench",
+            "tenonry-commands": "chat completion generate keys plugins ps",
+            "tenonry-decisions": "explain regret timeline",
+            "tenonry-models": "models",
+            "tenonry-openai-server": "batch replace serve",
+        }.items()
+        for verb in verbs.split()
     },
 )
 

@@ -164,13 +164,16 @@ class Observer:
         while threading.current_thread() is self.thread:
             with contextlib.suppress(queue.Empty):
                 self._queue.get(timeout=max(0.0, due - time.monotonic()))()
-            is_over = self._is_ending and self._queue.empty()
+            is_empty = self._queue.empty()
+            is_over = self._is_ending and is_empty
             if is_over or time.monotonic() >= due:
                 due = self._next_log()
                 self.call("log")
             if is_over:
                 self.call("shutdown")
                 return
+            if is_empty:  # several records per wake-up, which costs more than the calls
+                time.sleep(LEAST_INTERVAL_S)
 
     def _next_log(self) -> float:
         """When `log` is due, on the monotonic clock: after the interval of the logger, or the least one."""
@@ -216,8 +219,4 @@ class Observer:
         self._is_ending = True
         if self.thread is None:  # the engines never became ready, but the logger may hold a port
             self.call("shutdown")
-        self.after(_nothing)
-
-
-def _nothing() -> None:
-    """Wakes the thread."""
+        self.after(int)  # wakes the thread
