@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tenonry.config import EngineConfig, PluginChoice
@@ -33,9 +35,7 @@ REFUSED = (
 
 @pytest.fixture(autouse=True)
 def _acme(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    # set and removed, so that the end of a test removes what a start has set
-    monkeypatch.setenv(EXPERIMENTAL, "")
-    monkeypatch.delenv(EXPERIMENTAL)
+    monkeypatch.delenv(EXPERIMENTAL, raising=False)
     for name in ("acme-log", "acme-sampling"):
         module = name.replace("-", "_")
         names = {"tenonry.engine_recoveries": {"log": f"{module}:Log"}} if "log" in name else {}
@@ -66,9 +66,18 @@ def test_a_variable_that_denies_allows_nothing(text, monkeypatch):
         resolve_point(ALPHA, "acme_log")
 
 
-def test_the_setting_allows_it_for_points_that_others_open_too():
+def test_the_setting_allows_it_for_its_own_engine_alone():
     assert resolve(allow_experimental_plugins=True) == "Log"
-    assert resolve_point(ALPHA, "acme_log")[0].__name__ == "Fast"
+    assert EXPERIMENTAL not in os.environ
+    with pytest.raises(PluginError, match=REFUSED):
+        resolve()
+
+
+def test_owners_of_points_pass_the_consent_of_their_configuration():
+    found, _ = resolve_point(ALPHA, "acme_log", allow_experimental=True)
+    assert found.__name__ == "Fast"
+    with pytest.raises(PluginError, match=r"alpha point acme\.samplers"):
+        resolve_point(ALPHA, "acme_log")
 
 
 @pytest.mark.parametrize("text", ["1", "true"])

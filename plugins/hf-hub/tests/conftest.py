@@ -47,9 +47,6 @@ def registered(tmp_path, monkeypatch, model_folder):
         "def calm():\n    from pathlib import Path\n    from tenonry_hf_hub import Located\n"
         "    return Located(Path(path()), generation={'do_sample': True, 'temperature': 0.2})\n"
     )
-    monkeypatch.setattr(
-        "stevedore.ExtensionManager.ENTRY_POINT_CACHE", {}
-    )  # filled once per process
     monkeypatch.syspath_prepend(str(site))
     yield model_folder
     sys.modules.pop("storyteller", None)

@@ -33,13 +33,9 @@ def check_plugin(found: Any, record: PluginRecord, point: Point) -> None:
     """
     base: Any = point.load_base()
     problem = _wrong_options(found)
-    if base:
-        problem = (
-            problem
-            or wrong_class(found, base, point)
-            or _misspelt(found, base)
-            or _wrong_signature(found, base)
-        )
+    if not problem and base is not None:
+        problem = wrong_class(found, base, point)
+        problem = problem or _misspelt(found, base) or _wrong_signature(found, base)
     if problem:
         raise PluginIncompatible(f"{record.label()} {problem}")
 
@@ -98,10 +94,11 @@ def _misspelt(found: type, base: type) -> str:
     for place, owner in enumerate(found.__mro__):
         if owner is base:
             break
-        inherited = set[str]().union(*map(vars, found.__mro__[place + 1 :]))
+        inherited = {name for parent in found.__mro__[place + 1 :] for name in vars(parent)}
         own = vars(owner).keys()
         for member in vars(owner).values():
-            used.update(getattr(getattr(member, "__code__", None), "co_names", ()))
+            if inspect.isfunction(member):
+                used.update(member.__code__.co_names)
         for name in own - inherited - used:
             near = difflib.get_close_matches(name, inherited - own, n=1, cutoff=0.85)
             if near and not name.startswith("_"):
@@ -117,8 +114,9 @@ def _wrong_signature(found: type, base: type) -> str:
     """A method that cannot take what the interface, or an abstract method above it, says that it is given."""
     for owner in reversed(found.__mro__[:-1]):  # without object
         for name, member in vars(owner).items():
-            is_interface = owner in base.__mro__ and (name == "__init__" or name[0] != "_")
-            if not (is_interface or getattr(member, "__isabstractmethod__", False)):
+            is_public = name == "__init__" or not name.startswith("_")
+            is_interface = owner in base.__mro__ and is_public
+            if not is_interface and not getattr(member, "__isabstractmethod__", False):
                 continue
             mine = inspect.getattr_static(found, name)
             are_functions = inspect.isfunction(member) and inspect.isfunction(mine)
@@ -133,12 +131,12 @@ def _wrong_signature(found: type, base: type) -> str:
 
 def _takes(function: Any, declared: Any) -> bool:
     """Return True if it can be called with all that is declared, and with the least."""
-    every = inspect.signature(declared).parameters.values()
-    required = [one for one in every if one.default is one.empty]
+    parameters = inspect.signature(declared).parameters.values()
+    required = [each for each in parameters if each.default is each.empty]
     own = inspect.signature(function, follow_wrapped=False)
-    for given in (every, required):
-        positional = [one for one in given if one.kind <= one.POSITIONAL_OR_KEYWORD]
-        keywords = {one.name: one for one in given if one.kind is one.KEYWORD_ONLY}
+    for given in (parameters, required):
+        positional = [each for each in given if each.kind <= each.POSITIONAL_OR_KEYWORD]
+        keywords = {each.name: each for each in given if each.kind is each.KEYWORD_ONLY}
         try:
             own.bind(*positional, **keywords)
         except TypeError:

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from stevedore.named import NamedExtensionManager
 
 from tenonry.config import PluginChoice
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
@@ -61,15 +60,6 @@ def _entry_points() -> Any:
     return importlib.metadata.entry_points()
 
 
-class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not generic in every release
-    """stevedore without its cache on disk, which drops distributions, and takes a group for unchanged for two minutes:
-    a plugin that has just been installed would be hidden.
-    """
-
-    def list_entry_points(self) -> list[Any]:
-        return list(_entry_points().select(group=self.namespace))
-
-
 # The metadata of a distribution, whose file each access would parse again.
 _metadata = functools.lru_cache(256)(operator.attrgetter("metadata"))
 
@@ -77,28 +67,29 @@ _metadata = functools.lru_cache(256)(operator.attrgetter("metadata"))
 @_cached
 def installed(point: Point) -> tuple[PluginRecord, ...]:
     """All entry points of a point, by name; nothing is imported."""
-    found = {
-        (one.name, one.value.partition("[")[0].replace(" ", ""), its["Name"], its["Version"])
-        for one in _Extensions(point.group, names=[]).list_entry_points()
-        if "Name" in (its := _metadata(one.dist))  # else it is being removed
-        and its["Name"] not in excluded()
-    }
-    return tuple(PluginRecord(point.kind, *one) for one in sorted(found))
+    found = set()
+    for entry in _entry_points().select(group=point.group):
+        metadata = _metadata(entry.dist)
+        # One without a name is being removed.
+        if "Name" in metadata and metadata["Name"] not in excluded():
+            target = entry.value.partition("[")[0].replace(" ", "")
+            found.add((entry.name, target, metadata["Name"], metadata["Version"]))
+    return tuple(PluginRecord(point.kind, *fields) for fields in sorted(found))
 
 
 def find_entry_point(point: Point, name: str) -> PluginRecord | None:
     """The plugin with this name, or None. Two distributions that fit and claim it are an error naming both."""
     matches = [entry for entry in installed(point) if entry.name == name]
-    if matches[1:]:
-        matches = [*filter(_fits, matches)] or matches
-    if matches[1:]:
+    if len(matches) > 1:
+        matches = [entry for entry in matches if _fits(entry)] or matches
+    if len(matches) > 1:
         claims = " and ".join(
             f"{entry.distribution} {entry.version} ({entry.target})" for entry in matches
         )
-        raise PluginError(
-            f"{point.kind} '{name}' is claimed twice, by {claims}; uninstall one of them"
-            + " or give the class as module:Class" * (point not in UNNAMED)
-        )
+        text = f"{point.kind} '{name}' is claimed twice, by {claims}; uninstall one of them"
+        if point not in UNNAMED:
+            text += " or give the class as module:Class"
+        raise PluginError(text)
     return matches[0] if matches else None
 
 
@@ -126,7 +117,8 @@ def not_found(point: Point, name: str) -> PluginNotFound:
     near = difflib.get_close_matches(name, [entry.name for entry in entries], n=1)
     if near:
         text += f"; did you mean '{near[0]}'?"
-    if package := point.provider.get(name):
+    package = point.provider.get(name)
+    if package:
         text += f"; it comes with: pip install {package}"
     elif not near:
         text += "; give an installed name, module:Class or path.py:Class"
@@ -168,37 +160,33 @@ def check_requirements(distribution: str) -> None:
         return
     if distribution in excluded():
         raise PluginIncompatible(f"{distribution} is excluded, by the variable {EXCLUDED}")
-    places = [
-        *dict.fromkeys(
-            str(copy.locate_file(""))
-            for copy in importlib.metadata.distributions(name=distribution)
-        )
-    ]
-    if places[1:]:
-        logger.warning("using the first of several copies of %s: %s", distribution, places)
+    copies = importlib.metadata.distributions(name=distribution)
+    folders = list(dict.fromkeys(str(copy.locate_file("")) for copy in copies))
+    if len(folders) > 1:
+        logger.warning("using the first of several copies of %s: %s", distribution, folders)
     for text in importlib.metadata.requires(distribution) or ():
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
             continue  # pip installed it; a spelling that only pip understands says nothing about the kernel
-        if (
-            (requirement.marker is None or requirement.marker.evaluate())
-            and canonicalize_name(requirement.name) == "tenonry"
-            and not requirement.specifier.contains(__version__, prereleases=True)
-        ):
+        is_kernel = canonicalize_name(requirement.name) == "tenonry"
+        applies = requirement.marker is None or requirement.marker.evaluate()
+        is_met = requirement.specifier.contains(__version__, prereleases=True)
+        if is_kernel and applies and not is_met:
             raise PluginIncompatible(
                 f"{distribution} {importlib.metadata.version(distribution)} needs {text}, but this is tenonry "
                 f"{__version__}; install a release of {distribution} made for it, or change tenonry"
             )
 
 
-def check_tier(point: Point, record: PluginRecord) -> None:
-    """Raises PluginError for a third-party plugin on an alpha point, unless the variable `EXPERIMENTAL` allows them."""
-    if (
-        point.tier == "alpha"
-        and record.distribution not in ("tenonry", *point.provider.values())
-        and os.environ.get(EXPERIMENTAL) != "1"
-    ):
+def check_tier(point: Point, record: PluginRecord, *, allow_experimental: bool) -> None:
+    """Raises PluginError for a third-party plugin on an alpha point without consent.
+
+    Consent is `allow_experimental`, or the variable `EXPERIMENTAL` where no configuration is read.
+    """
+    is_own = record.distribution in ("tenonry", *point.provider.values())
+    has_consent = allow_experimental or os.environ.get(EXPERIMENTAL) == "1"
+    if point.tier == "alpha" and not is_own and not has_consent:
         raise PluginError(
             f"{record.label()} is a third-party plugin of the alpha point {point.group}, which may change with any "
             "release; allow it with --allow-experimental-plugins, or leave it out"

@@ -35,13 +35,14 @@ from tenonry.info import EngineInfo, ModelInfo
 PROJECT = "tenonry"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+first_answer = hookspec(firstresult=True)
 
 # ------------------------------------------------------------------------------------------- choosing implementations
 # Called for each plugin that the configuration names without a colon, before anything is started; `module:Class` and
 # `path.py:Class` are not asked about.
 
 
-@hookspec(firstresult=True)
+@first_answer
 def tenonry_get_executor(name: str, config: EngineConfig) -> str | None:
     """Name the class of an executor, which runs the ranks of one engine.
 
@@ -56,7 +57,7 @@ def tenonry_get_executor(name: str, config: EngineConfig) -> str | None:
     """
 
 
-@hookspec(firstresult=True)
+@first_answer
 def tenonry_get_scheduler(name: str, config: EngineConfig) -> str | None:
     """Name the class of a scheduler, which decides what runs next.
 
@@ -70,7 +71,7 @@ def tenonry_get_scheduler(name: str, config: EngineConfig) -> str | None:
     """
 
 
-@hookspec(firstresult=True)
+@first_answer
 def tenonry_get_stat_logger(name: str, config: EngineConfig) -> str | None:
     """Name the class of a stat logger, which receives statistics.
 
@@ -84,7 +85,7 @@ def tenonry_get_stat_logger(name: str, config: EngineConfig) -> str | None:
     """
 
 
-@hookspec(firstresult=True)
+@first_answer
 def tenonry_get_kv_connector(name: str, config: EngineConfig) -> str | None:
     """Name the class of a KV connector, which moves KV blocks in or out of the engine.
 
@@ -98,7 +99,7 @@ def tenonry_get_kv_connector(name: str, config: EngineConfig) -> str | None:
     """
 
 
-@hookspec(firstresult=True)
+@first_answer
 def tenonry_get_io_processor(name: str, config: EngineConfig) -> str | None:
     """Name the class of an IO processor, which turns prompts into tokens and tokens into text.
 
@@ -112,7 +113,7 @@ def tenonry_get_io_processor(name: str, config: EngineConfig) -> str | None:
     """
 
 
-@hookspec(firstresult=True)
+@first_answer
 def tenonry_get_request_codec(name: str, config: EngineConfig) -> str | None:
     """Name the class of a request codec, which encodes requests for engines.
 
@@ -126,7 +127,7 @@ def tenonry_get_request_codec(name: str, config: EngineConfig) -> str | None:
     """
 
 
-@hookspec(firstresult=True)
+@first_answer
 def tenonry_get_worker(name: str, config: EngineConfig) -> str | None:
     """Name the class of a worker, which runs the model of one rank.
 
@@ -140,7 +141,7 @@ def tenonry_get_worker(name: str, config: EngineConfig) -> str | None:
     """
 
 
-@hookspec(firstresult=True)
+@first_answer
 def tenonry_get_launcher(name: str, config: EngineConfig) -> str | None:
     """Name the class of a launcher, which starts engine processes.
 
@@ -154,7 +155,7 @@ def tenonry_get_launcher(name: str, config: EngineConfig) -> str | None:
     """
 
 
-@hookspec(firstresult=True)
+@first_answer
 def tenonry_get_engine_recovery(name: str, config: EngineConfig) -> str | None:
     """Name the class of an engine recovery, which decides what becomes of dead engines and their requests.
 
@@ -168,7 +169,7 @@ def tenonry_get_engine_recovery(name: str, config: EngineConfig) -> str | None:
     """
 
 
-@hookspec(firstresult=True)
+@first_answer
 def tenonry_get_coordination(name: str, config: EngineConfig) -> str | None:
     """Name the class of a coordination, which joins several engines, front ends or nodes.
 
@@ -182,7 +183,7 @@ def tenonry_get_coordination(name: str, config: EngineConfig) -> str | None:
     """
 
 
-@hookspec(firstresult=True)
+@first_answer
 def tenonry_get_call_set(name: str, config: EngineConfig) -> str | None:
     """Name the class of a call set, which offers calls of engines that run.
 
@@ -198,7 +199,7 @@ def tenonry_get_call_set(name: str, config: EngineConfig) -> str | None:
 # ------------------------------------------------------------------------------------------------------------ the model
 
 
-@hookspec(firstresult=True)
+@first_answer
 def tenonry_resolve_model(config: EngineConfig) -> ModelInfo | None:
     """Find the model and answer the facts about it, from small files only; no weights are read.
 

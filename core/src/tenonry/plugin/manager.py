@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +33,6 @@ from tenonry.interfaces.plugin import PluginContext, PluginSettings
 from tenonry.plugin import hookspecs
 from tenonry.plugin.checks import check_plugin, load_options, wrong_class
 from tenonry.plugin.discovery import (
-    EXPERIMENTAL,
     check_requirements,
     check_tier,
     distribution_of_module,
@@ -134,28 +132,27 @@ class PluginManager:
 
     def _find(self, kind: Kind, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
         """For a plain name the answer of its hook."""
-        if config.allow_experimental_plugins:
-            os.environ[EXPERIMENTAL] = "1"  # for points that their owners resolve, in children, too
         if ":" in choice.name:
             return qualified_record(kind.kind, choice)
         record = self.call(kind.hook, name=choice.name, config=config)
         if not isinstance(record, PluginRecord | None):
-            target = str(record)
-            names = [entry.name for entry in installed(kind) if entry.target == target]
-            try:
-                record = _target_record(kind.kind, choice, target)
-                record = msgspec.structs.replace(record, name=(*names, target)[0])
-                settings_of(record)  # an answer that cannot be imported is found here
-            except PluginError as error:
-                others = getattr(self.hook, kind.hook).get_hookimpls()[1:]  # after the kernel's own
-                names = [one.plugin_name for one in others]
-                problem = (
-                    f"{error}; {kind.hook} of {' or '.join(names)} answered {target!r} for '{choice.name}'; give None "
-                    'or "module:Class"'
-                )
-                error.args = (problem,)
-                raise
-        return _entry_record(kind, choice, record)
+            record = self._answered(kind, choice, str(record))
+        return _entry_record(kind, choice, record, config.allow_experimental_plugins)
+
+    def _answered(self, kind: Kind, choice: PluginChoice, target: str) -> PluginRecord:
+        """The record of the "module:Class" that a hook module answered, under its installed name if it has one."""
+        names = [entry.name for entry in installed(kind) if entry.target == target]
+        try:
+            record = _target_record(kind.kind, choice, target)
+            record = msgspec.structs.replace(record, name=names[0] if names else target)
+            settings_of(record)  # an answer that cannot be imported is found here
+        except PluginError as error:
+            others = getattr(self.hook, kind.hook).get_hookimpls()[1:]  # after the kernel's own
+            modules = " or ".join(each.plugin_name for each in others)
+            text = f"{error}; {kind.hook} of {modules} answered {target!r} for '{choice.name}'"
+            error.args = (f'{text}; give None or "module:Class"',)
+            raise
+        return record
 
     def choose(self, config: EngineConfig, *, launcher: bool = True) -> list[PluginRecord]:
         """Find the plugins that the configuration names, and those in use unnamed; raises on the first that fails."""
@@ -174,7 +171,10 @@ class PluginManager:
             entries += [self._find(kind, choice, config) for choice in choices if choice]
         for point in EVERY_INSTALLED:
             names = dict.fromkeys(each.name for each in installed(point))
-            entries += [find_plugin(point, each) for each in names]
+            entries += [
+                find_plugin(point, each, allow_experimental=config.allow_experimental_plugins)
+                for each in names
+            ]
         return entries
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
@@ -236,8 +236,10 @@ def sections(
         model = settings_of(record)
         yield record, model
         if model.uses is not PluginSettings.uses:
-            used = config().section(model).uses(record.options)
-            found += itertools.starmap(find_plugin, used)
+            known = config()
+            used = known.section(model).uses(record.options)
+            consent = known.allow_experimental_plugins
+            found += [find_plugin(*each, allow_experimental=consent) for each in used]
 
 
 def part_settings(records: Iterable[PluginRecord], config: EngineConfig) -> dict[str, FieldInfo]:
@@ -328,31 +330,39 @@ def _target_record(kind: str, choice: PluginChoice, target: str) -> PluginRecord
     return PluginRecord(kind, choice.name, target, distribution, version, options=choice.options)
 
 
-def _entry_record(point: Point, choice: PluginChoice, found: PluginRecord | None) -> PluginRecord:
+def _entry_record(
+    point: Point, choice: PluginChoice, found: PluginRecord | None, allow_experimental: bool
+) -> PluginRecord:
     """The record of an entry point, with the options of the choice. Raises PluginNotFound, and as `check_tier`."""
     if found is None:
         raise not_found(point, choice.name)
     check_requirements(found.distribution)
-    check_tier(point, found)
+    check_tier(point, found, allow_experimental=allow_experimental)
     return msgspec.structs.replace(found, options=choice.options)
 
 
-def find_plugin(point: Point, choice: PluginChoice | str) -> PluginRecord:
+def find_plugin(
+    point: Point, choice: PluginChoice | str, *, allow_experimental: bool = False
+) -> PluginRecord:
     """As `resolve_point`, without importing the plugin."""
     if isinstance(choice, str):
         choice = PluginChoice.model_construct(name=choice)  # any text may be asked for
     if ":" in choice.name:
         return qualified_record(point.kind, choice)
-    return _entry_record(point, choice, find_entry_point(point, choice.name))
+    found = find_entry_point(point, choice.name)
+    return _entry_record(point, choice, found, allow_experimental)
 
 
-def resolve_point(point: Point, choice: PluginChoice | str) -> tuple[Any, PluginRecord]:
+def resolve_point(
+    point: Point, choice: PluginChoice | str, *, allow_experimental: bool = False
+) -> tuple[Any, PluginRecord]:
     """The resolver for points that an owner opens: same names, checks and errors as for the kernel's kinds.
 
-    Called in the owner's process. Returns what the name stands for, imported and checked as far as the point says, and
-    where it came from. Raises PluginError.
+    Called in the owner's process. `allow_experimental`: consent to third-party plugins of an alpha point, as
+    `allow_experimental_plugins` of the owner's configuration. Returns what the name stands for, imported and checked as
+    far as the point says, and where it came from. Raises PluginError.
     """
-    record = find_plugin(point, choice)
+    record = find_plugin(point, choice, allow_experimental=allow_experimental)
     found = import_target(record)
     check_plugin(found, record, point)
     load_options(record, found)

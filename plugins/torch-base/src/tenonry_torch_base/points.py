@@ -61,14 +61,18 @@ DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
 
 
 def resolve(
-    point: Point, choice: PluginChoice | str, resolved: dict[str, str]
+    point: Point,
+    choice: PluginChoice | str,
+    resolved: dict[str, str],
+    *,
+    allow_experimental: bool = False,
 ) -> tuple[Any, PluginRecord]:
     """Resolve a class of a worker's extension point, and its record. Raises PluginError with the installed names, or
     the pip command.
 
-    `resolved` (kind → name with version) records the result.
+    `resolved` (kind → name with version) records the result. `allow_experimental`: as of `resolve_point`.
     """
-    found, record = resolve_point(point, choice)
+    found, record = resolve_point(point, choice, allow_experimental=allow_experimental)
     name = record.name
     origin = f"{name} ({record.distribution} {record.version})" if record.distribution else name
     earlier = resolved.get(point.kind)
@@ -76,9 +80,11 @@ def resolve(
     return found, record
 
 
-def resolve_class(point: Point, name: str, resolved: dict[str, str]) -> Any:
+def resolve_class(
+    point: Point, name: str, resolved: dict[str, str], *, allow_experimental: bool = False
+) -> Any:
     """As `resolve`, without the record."""
-    return resolve(point, name, resolved)[0]
+    return resolve(point, name, resolved, allow_experimental=allow_experimental)[0]
 
 
 def default_backend(device: str) -> str:

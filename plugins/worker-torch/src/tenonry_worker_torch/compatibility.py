@@ -31,12 +31,15 @@ OWN = (
 )
 
 
-def of_packages(options: Any) -> Iterator[Conflicts]:
-    """Conflicts of model passes and runner features that the options name. Raises PluginError."""
+def of_packages(options: Any, allow_experimental: bool) -> Iterator[Conflicts]:
+    """Conflicts of model passes and runner features that the options name. Raises PluginError.
+
+    `allow_experimental`: as of `resolve_point`.
+    """
     for point, choices in (
         (MODEL_PASSES, getattr(options, "model_passes", ())),
         (RUNNER_FEATURES, getattr(options, "runner_features", ())),
     ):
         for choice in choices:
-            found, record = resolve(point, choice, {})
+            found, record = resolve(point, choice, {}, allow_experimental=allow_experimental)
             yield Conflicts(point.kind, found.conflicts, f"{point.kind} {record.name}")

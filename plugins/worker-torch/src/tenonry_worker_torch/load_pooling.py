@@ -40,13 +40,16 @@ def load_pooling(
     """
     config = context.config
     device = choose_device(config.device, context.local_rank)
-    refuse_conflicts(of_packages(options), Setup(config, options, device))
+    consent = config.allow_experimental_plugins
+    refuse_conflicts(of_packages(options, consent), Setup(config, options, device))
     prepare_device(device, options)
     dtype = choose_dtype(config.dtype, found.config, device)
     module = load_module(found, context.model.path, dtype, device, config.seed)
     seed = config.seed if found.checkpoint is None else None
     dense = load_dense(found.dense, device, seed=seed)
-    buffers = resolve_class(BUFFERS, DEFAULT_BUFFERS[device.type], resolved)(device, 1)
+    buffers = resolve_class(
+        BUFFERS, DEFAULT_BUFFERS[device.type], resolved, allow_experimental=consent
+    )(device, 1)
     no_layers = ProbeResult(torch.empty(0), torch.empty(0, context.model.vocab_size))
     backend = NoAttention((), dtype, device)
     model = LoadedModel(module, backend, buffers, no_layers, context.max_model_len, alone())
@@ -58,7 +61,10 @@ def load_pooling(
         longest=context.max_model_len,
     )
     facts = PassFacts(comparison, context.max_model_len, backend.storage)
-    installed = [resolve(MODEL_PASSES, name, resolved) for name in options.model_passes]
+    installed = [
+        resolve(MODEL_PASSES, name, resolved, allow_experimental=consent)
+        for name in options.model_passes
+    ]
     found_passes = [(each, None) for each in device_passes(device.type, POOLING_PASSES)]
     model.passes = optimise(model, [*installed, *found_passes], facts)
     logger.info("Model passes of %s: %s", found.architecture, model.passes.line)

@@ -77,17 +77,21 @@ class Loader:
         self.resolved: dict[str, str] = {}
         self.device = choose_device(config.device, context.local_rank, config.world_size)
         buffers = options.buffers or DEFAULT_BUFFERS[self.device.type]
-        self._buffers = resolve_class(BUFFERS, buffers, self.resolved)
+        consent = config.allow_experimental_plugins
+        self._buffers = resolve_class(BUFFERS, buffers, self.resolved, allow_experimental=consent)
         self._kernels = None
         if options.fuse and not torch_settings(config).enforce_eager:
-            self._kernels = find_kernels(options.step_kernels, self.device, self.resolved)
+            self._kernels = find_kernels(
+                options.step_kernels, self.device, self.resolved, allow_experimental=consent
+            )
         if torch_settings(config).batch_invariant:
             require_kernels(self._kernels)
         has_kernels = self._kernels is not None and self._kernels.kernels.invariant() is not None
         prepare_device(self.device, options)
         self._serve_invariant(is_invariant and has_kernels)
         self._passes = tuple(
-            resolve(MODEL_PASSES, name, self.resolved) for name in options.model_passes
+            resolve(MODEL_PASSES, name, self.resolved, allow_experimental=consent)
+            for name in options.model_passes
         )
         self.parallel = alone()
         if rendezvous is not None:

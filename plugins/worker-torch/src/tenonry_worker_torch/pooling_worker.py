@@ -122,14 +122,16 @@ class PoolingWorker(RunnerWorker):
 
         if self._model is None:
             raise RuntimeError("worker 'pooling' has no model: load() comes first")
+        config = self.context.config
+        consent = config.allow_experimental_plugins
         runner = assemble_runner(
             self._model,
-            max_num_seqs=self.context.config.max_num_seqs,
+            max_num_seqs=config.max_num_seqs,
             max_model_len=kv_cache.max_model_len,
             num_blocks=kv_cache.num_blocks,
             block_size=kv_cache.block_size,
             features=[
-                resolve(RUNNER_FEATURES, name, self.resolved)
+                resolve(RUNNER_FEATURES, name, self.resolved, allow_experimental=consent)
                 for name in self.options.runner_features
             ],
         )

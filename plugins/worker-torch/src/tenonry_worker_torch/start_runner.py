@@ -52,6 +52,7 @@ def make_runner(
     if model.parallel.link.is_last and model.parallel.tensor.rank == 0:  # the rank that samples
         store = open_grammars(context, model.vocab_size, resolved)
         processors.append(partial(GrammarMasks, store=store, kernel=model.best_allowed))
+    consent = context.config.allow_experimental_plugins
     runner = assemble_runner(
         model,
         max_num_seqs=context.config.max_num_seqs,
@@ -61,7 +62,10 @@ def make_runner(
         groups=GroupLayout(len(kv_cache.groups), kv_cache.num_state_slots),
         seed=context.config.seed,
         processors=processors,
-        features=[resolve(RUNNER_FEATURES, name, resolved) for name in options.runner_features],
+        features=[
+            resolve(RUNNER_FEATURES, name, resolved, allow_experimental=consent)
+            for name in options.runner_features
+        ],
     )
     if torch_settings(context.config).drafter is not None:
         drafter = open_drafter(

@@ -50,7 +50,8 @@ def looked(
     if config.enable_expert_parallel:
         check_settings(config)
     device = choose_device(config.device, context.local_rank, config.world_size)
-    parts = [*OWN, *of_packages(context.options)]
+    consent = config.allow_experimental_plugins
+    parts = [*OWN, *of_packages(context.options, consent)]
     setup = Setup(config, context.options, device, has_connector=context.kv_connector is not None)
     refuse_conflicts(parts, setup)
     found = look(

@@ -37,10 +37,14 @@ class FoundKernels(NamedTuple):
 
 
 def find_kernels(
-    name: str | None, device: torch.device, resolved: dict[str, str]
+    name: str | None,
+    device: torch.device,
+    resolved: dict[str, str],
+    *,
+    allow_experimental: bool = False,
 ) -> FoundKernels | None:
     """Find step kernels; None if torch alone computes, with the reason in the log. `name`: None for installed ones,
-    "none" for none.
+    "none" for none. `allow_experimental`: as of `resolve_point`.
 
     Raises PluginError, or ConfigError, for named ones that cannot be used.
     """
@@ -55,7 +59,9 @@ def find_kernels(
             "leave step_kernels out"
         )
     try:
-        found = resolve_class(STEP_KERNELS, name or DEFAULT_KERNELS, resolved)
+        found = resolve_class(
+            STEP_KERNELS, name or DEFAULT_KERNELS, resolved, allow_experimental=allow_experimental
+        )
     except PluginNotFound:
         if name is not None:
             raise

@@ -62,7 +62,12 @@ def load(
     config = context.config
     resolved: dict[str, str] = {}
     device = choose_device(config.device, context.local_rank)
-    buffers = resolve_class(BUFFERS, options.buffers or DEFAULT_BUFFERS[device.type], resolved)
+    buffers = resolve_class(
+        BUFFERS,
+        options.buffers or DEFAULT_BUFFERS[device.type],
+        resolved,
+        allow_experimental=config.allow_experimental_plugins,
+    )
     refuse_sharded(config.load_format)
     prepare_device(device, options)
     path = context.model.path

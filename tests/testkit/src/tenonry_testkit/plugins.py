@@ -17,9 +17,6 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
-from stevedore import _cache as stevedore_cache
-from stevedore.extension import ExtensionManager
-
 from tenonry.config import PluginPolicy
 from tenonry.plugin import discovery
 from tenonry.plugin.manager import PluginManager
@@ -125,9 +122,6 @@ class TmpPlugins:
     def forget_caches(self) -> None:
         """Make every cache between a file on disk and the resolver look again."""
         importlib.invalidate_caches()
-        ExtensionManager.ENTRY_POINT_CACHE.clear()
-        stevedore_cache._c._internal.clear()
-        stevedore_cache._c._disable_caching = True
         for function in vars(discovery).values():
             remembered = getattr(function, "__wrapped__", None)
             if hasattr(remembered, "cache_clear"):
