@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tenonry import LLM
-from tenonry.client import threads as client_threads
+from tenonry.client import input_processor
 from tenonry_testkit.kernel.served import Served, served_config, serving
 from tenonry_testkit.plugins import TmpPlugins, fake_model_installed
 
@@ -35,7 +35,7 @@ def served(shared: Served) -> Iterator[Served]:
 @pytest.fixture
 def threads(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every text counts as long; the threads that tokenise it end with the test."""
-    monkeypatch.setattr(client_threads, "LONG_TEXT_CHARS", 1)
+    monkeypatch.setattr(input_processor, "LONG_TEXT_CHARS", 1)
     with ThreadPoolExecutor() as pool:
         served.runner.get_loop().set_default_executor(pool)
         yield

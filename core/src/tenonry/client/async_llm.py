@@ -57,7 +57,8 @@ class AsyncLLM(Delegations):
 
         self.engines = engines = engines or OwnedEngines(config, stat_loggers, context)
         self.engine_core, self._stats, self.model = engines.client, engines.stats, engines.model
-        self.submit, self.stat_loggers = engines.stats.submit, engines.stats.loggers
+        self.submit = engines.stats.submit
+        self.stat_loggers = engines.stats.loggers
         with contextlib.ExitStack() as built:  # ended again if the rest cannot be built
             built.callback(engines.shutdown)
             self.io_processor = io = build_io_processor(
@@ -65,9 +66,11 @@ class AsyncLLM(Delegations):
             )
             self._post_process = post_processor(io)
             self._handler = handler = OutputHandler(config, engines, io)
-            self.output_processor, self.admission = handler.outputs, handler.admission
+            self.output_processor = handler.outputs
+            self.admission = handler.admission
             self.events = EngineListener(self, config, handler, io)
-            self.calls, self.recovery = self.events.calls, self.events.recovery
+            self.calls = self.events.calls
+            self.recovery = self.events.recovery
             self.engine_calls = EngineCalls(self.engine_core, handler, self.recovery)
             built.callback(self.recovery.shutdown)
             engines.start(self.events)

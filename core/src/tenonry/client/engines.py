@@ -97,13 +97,15 @@ class OwnedEngines(Engines):
             config = config.replaced(log_stats=True)
         self.manager, self.plan, self.model = resolve_front_end(config, launcher=True)
         self.lock = threading.RLock()
-        self.config, self._context = config, context
+        self.config = config
+        self._context = context
         recovery: type[EngineRecovery] = load_class(self.plan.get("engine_recovery"))
         # Loggers may hold a port, and there may be no engines.
         with contextlib.ExitStack() as parts:
             self.stats = StatManager(config, self.plan, stat_loggers)
             parts.callback(self.stats.shutdown)
-            self._epochs, self._coordinated = itertools.count(1), coordinated
+            self._epochs = itertools.count(1)
+            self._coordinated = coordinated
             self.fleets: list[EngineFleet] = []
             self.add_fleet(config, self.plan)
             self.client = CoreClient(
@@ -160,7 +162,9 @@ class OwnedEngines(Engines):
 
     def use(self, config: EngineConfig, plan: PluginPlan, manager: PluginManager) -> None:
         """Engines that are started from now on get these."""
-        self.config, self.plan, self.manager = config, plan, manager
+        self.config = config
+        self.plan = plan
+        self.manager = manager
 
     def pids(self) -> dict[str, int]:
         """Those of the first fleet count."""

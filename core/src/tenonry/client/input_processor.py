@@ -5,17 +5,19 @@ One caller request becomes `n` engine requests with handles of their own; the ca
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import functools
 import itertools
 import random
 import reprlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import msgspec
 
 from tenonry.client.io_calls import io_call
-from tenonry.client.threads import prepared
 from tenonry.config import EngineConfig, nearest
 from tenonry.engine.request_checks import check_request
 from tenonry.errors import RequestError
@@ -33,6 +35,8 @@ from tenonry.messages import EngineCoreRequest, make_handle
 from tenonry.plugin.plan import PluginPlan
 from tenonry.sampling_params import SamplingParams, check_type
 
+Result = TypeVar("Result")
+LONG_TEXT_CHARS = 2048  # texts above this are tokenised off the event loop
 REQUEST_FIELDS = {
     info.name: info.type
     for info in msgspec.structs.fields(EngineCoreRequest)
@@ -99,7 +103,7 @@ class InputProcessor:
     async def prepare(
         self, num_chars: int, prompt: object, params: SamplingParams, request_id: str, **fields: Any
     ) -> tuple[ProcessedPrompt, list[EngineCoreRequest]]:
-        """As `process`, in a thread where that takes long. `num_chars`: by `num_text_chars`."""
+        """As `process`, in a thread where that is slow. `num_chars`: by `num_text_chars`."""
         work = functools.partial(self.process, prompt, params, request_id, **fields)
         return await prepared(work, params, num_chars)
 
@@ -182,6 +186,21 @@ class InputProcessor:
             # A signed 64-bit integer; above the largest it goes on with the smallest.
             seed = (params.seed + index + 2**63) % 2**64 - 2**63
         return msgspec.structs.replace(params, seed=seed)
+
+
+async def prepared(work: Callable[[], Result], params: SamplingParams, num_chars: int) -> Result:
+    """The result of `work`, which tokenises `num_chars`: from here if it is quick, else from a thread.
+
+    The check of a grammar may wait for seconds, so it has a thread of its own: no long text stands behind it.
+    """
+    if params.structured_output is None:
+        return work() if num_chars <= LONG_TEXT_CHARS else await asyncio.to_thread(work)
+    thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-check")
+    context = contextvars.copy_context()
+    try:
+        return await asyncio.get_running_loop().run_in_executor(thread, context.run, work)
+    finally:
+        thread.shutdown(wait=False)
 
 
 def _check_fields(fields: Mapping[str, Any]) -> None:

@@ -59,7 +59,10 @@ class LLM(BlockingDelegations):
             config = read_settings({"model": model, **settings})
         elif model is not None or settings:
             raise ConfigError("give either config= or single settings, not both")
-        _check_one_engine(config)
+        if config.data_parallel_size != 1:
+            raise ConfigError(
+                "LLM runs one engine; for data_parallel_size above 1 use AsyncLLM or `tenonry serve`"
+            )
         self.config = config
         manager, plan, self.model = resolve_front_end(config, launcher=False)
         with contextlib.ExitStack() as parts:  # ended again if the rest cannot be built
@@ -233,14 +236,6 @@ class LLM(BlockingDelegations):
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
-
-
-def _check_one_engine(config: EngineConfig) -> None:
-    """Raises ConfigError for settings of several engines."""
-    if config.data_parallel_size != 1:
-        raise ConfigError(
-            "LLM runs one engine; for data_parallel_size above 1 use AsyncLLM or `tenonry serve`"
-        )
 
 
 def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:

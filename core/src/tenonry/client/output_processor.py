@@ -15,8 +15,6 @@ import numpy as np
 
 from tenonry.client.constant_list import ConstantList
 from tenonry.client.io_calls import io_call, io_fault
-from tenonry.client.logprobs import logprob_entry
-from tenonry.client.request_ends import finished_stats, log_added, log_end
 from tenonry.client.stream import Completion, Stream
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineGenerateError
@@ -86,7 +84,7 @@ class OutputProcessor:
         self._completions |= {completion.handle: completion for completion in stream.completions}
         self._streams[first.request_id] = stream
         if self._log_requests:
-            log_added(stream)
+            stream.log_added()
         return stream
 
     def completion(self, handle: int) -> Completion | None:
@@ -188,7 +186,7 @@ class OutputProcessor:
         if wanted is None:
             return []
         try:
-            return [logprob_entry(*line, wanted, self._io) for line in lines]
+            return [_logprob_entry(*line, wanted, self._io) for line in lines]
         except BaseException as error:  # noqa: BLE001 - it fails this request, and is named
             self._io_failed(completion, "token_texts", error)
             return []
@@ -323,10 +321,10 @@ class OutputProcessor:
             self._on_end(stream.request_id)
         stream.ready |= {each.index: each for each in stream.completions if each.pending_ids}
         if self._log_stats:
-            stats = finished_stats(stream, reason, self._clock())
+            stats = stream.finished_stats(reason, self._clock())
             self._iterations[stream.engine_index].finished.append(stats)
         if self._log_requests:
-            log_end(stream)
+            stream.log_end()
 
     def take_iteration(self, engine_index: int = 0) -> IterationStats:
         """Numbers of an engine's requests since the last call."""
@@ -335,3 +333,16 @@ class OutputProcessor:
     def take_iterations(self) -> dict[int, IterationStats]:
         """The same of all engines that did anything."""
         return {index: self.take_iteration(index) for index in list(self._iterations)}
+
+
+def _logprob_entry(
+    token_ids: np.ndarray, logprobs: np.ndarray, rank: int, wanted: int, io: IOProcessor | None
+) -> dict[int, Logprob]:
+    """The entry of one position: the token itself first, whose rank is given, then the `wanted` most likely ones."""
+    ids = token_ids[: wanted + 1].tolist()
+    values = logprobs[: wanted + 1].tolist()
+    texts = [None] * len(ids) if io is None else io.token_texts(ids)
+    entry = {ids[0]: Logprob(values[0], rank, texts[0])}
+    for place in range(1, len(ids)):
+        entry.setdefault(ids[place], Logprob(values[place], place, texts[place]))
+    return entry

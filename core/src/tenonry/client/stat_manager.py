@@ -219,4 +219,4 @@ class Observer:
         self._is_ending = True
         if self.thread is None:  # the engines never became ready, but the logger may hold a port
             self.call("shutdown")
-        self.after(int)  # wakes the thread
+        self.after(lambda: None)  # wakes the thread

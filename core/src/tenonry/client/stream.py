@@ -1,4 +1,5 @@
-"""State of a request in the front end: one stream for the caller, one completion per engine request. Front end.
+"""State of a request in the front end: one stream for the caller, one completion per engine request; its log lines.
+Front end.
 
 New tokens collect in a completion until the caller takes them, so a slow caller costs memory for ids and text, never a
 queue of outputs, and a fast engine costs a wake-up per take and not per token.
@@ -7,6 +8,8 @@ queue of outputs, and a fast engine costs a wake-up per take and not per token.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from array import array
 from dataclasses import dataclass, field
 
@@ -16,6 +19,9 @@ from tenonry.interfaces.io_processor import Detokenizer
 from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from tenonry.sampling_params import OutputKind
+from tenonry.stats import FinishedRequestStats
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -145,3 +151,57 @@ class Stream:
             getattr(error, "code", ""),
             getattr(error, "param", None),
         )
+
+    # ------------------------------------------------------------------ log and statistics
+    def log_added(self) -> None:
+        """The line that says that a request was accepted; it has its prompt's length and no text."""
+        logger.info(
+            "request %s: added with %d prompt tokens, %s",
+            self.request_id,
+            len(self.prompt_token_ids),
+            self.request.sampling_params,
+        )
+
+    def log_end(self) -> None:
+        """The one line that says how a request ended: failed and why, aborted, or finished with which reason."""
+        reasons = {each.finish_reason: None for each in self.completions}  # each one once, in order
+        if self.error is not None:
+            end = f"failed: {getattr(self.error, 'reason', self.error)}"
+        elif "abort" in reasons:
+            end = "aborted"
+        else:
+            end = f"finished: {', '.join(map(str, reasons))}"
+        logger.info(
+            "request %s: %s (%d prompt tokens, %d output tokens)",
+            self.request_id,
+            end,
+            len(self.prompt_token_ids),
+            self.num_generated,
+        )
+
+    def finished_stats(self, reason: str, now: float) -> FinishedRequestStats:
+        """The record for stat loggers; `now` is the front end's monotonic clock."""
+        metrics = self.metrics
+        params = self.request.sampling_params
+        elapsed = now - metrics.arrival_time
+        stats = FinishedRequestStats(
+            request_id=self.request_id,
+            finish_reason=reason,
+            num_prompt_tokens=len(self.prompt_token_ids),
+            num_generation_tokens=self.num_generated,
+            num_cached_tokens=self.num_cached_tokens,
+            e2e_latency_s=elapsed,
+            queued_s=metrics.queued_s,
+            num_preemptions=metrics.num_preemptions,
+            max_tokens=params.max_tokens,
+            n=params.n,
+            tags=self.request.tags,
+            trace_headers=self.request.trace_headers,
+            start_time=time.time() - elapsed,
+        )
+        first = metrics.first_token_time
+        if first:
+            stats.ttft_s = first - metrics.arrival_time
+            stats.prefill_s = max(0.0, stats.ttft_s - metrics.queued_s)
+            stats.decode_s = max(0.0, metrics.last_token_time - first)
+        return stats

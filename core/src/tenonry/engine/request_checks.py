@@ -77,7 +77,8 @@ def _check_length(request: EngineCoreRequest, max_model_len: int) -> None:
 
 def _check_ids(request: EngineCoreRequest, largest: int) -> None:
     """Every token id is in range: numpy columns and embeddings would take another number for another token."""
-    params, words = request.sampling_params, request.bad_words
+    params = request.sampling_params
+    words = request.bad_words
     prompt = request.prompt_token_ids
     check_count("stop_token_ids", request.stop_token_ids, MAX_STOP_IDS)
     if sum(map(len, words)) > MAX_BAD_WORD_TOKENS or not all(words):

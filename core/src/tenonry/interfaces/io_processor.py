@@ -71,7 +71,8 @@ def read_prompt(prompt: object) -> Prompt:
 
 
 def _read_fields(fields: dict[str, Any]) -> Prompt:
-    text, ids = fields.pop("prompt", None), fields.pop("prompt_token_ids", None)
+    text = fields.pop("prompt", None)
+    ids = fields.pop("prompt_token_ids", None)
     for name, value, kind in (("prompt", text, str), ("prompt_token_ids", ids, Sized)):
         if value is not None and not isinstance(value, kind):
             raise RequestError(

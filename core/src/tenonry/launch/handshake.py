@@ -162,7 +162,8 @@ class Handshake:
         )
         for here, there, more, absent, advice in compared:
             for name in sorted({*here, *more}):
-                ours, theirs = here.get(name, absent), there.get(name, absent)
+                ours = here.get(name, absent)
+                theirs = there.get(name, absent)
                 if ours != theirs:
                     raise LaunchError(f"{where} has {name} {theirs}, this one has {ours}; {advice}")
 

@@ -7,7 +7,7 @@ import contextvars
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from tenonry.client.threads import LONG_TEXT_CHARS, prepared
+from tenonry.client.input_processor import LONG_TEXT_CHARS, prepared
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 
 BOUND = SamplingParams(structured_output=StructuredOutput(regex="a"))
