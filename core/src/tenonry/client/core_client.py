@@ -76,7 +76,7 @@ class CoreClient:
         self._decoder: Decoder[EngineCoreOutputs] = Decoder(EngineCoreOutputs)
         self._context: Context = zmq.Context()
         self.ports = EnginePorts(self._context, curve)
-        self._router: RequestRouter | None = None
+        self._router = RequestRouter()
         self._make_router: Callable[[], RequestRouter] = lambda: build_coordination(config, plan)[
             0
         ].router(self._context, curve, index, num_clients)
@@ -115,9 +115,9 @@ class CoreClient:
                 self.ports.forget(link.identity)  # its listener stays until the abort has arrived
                 self.fail_calls(EngineDeadError(f"engine {index} was replaced"), link)
             self.engines[index] = self.newcomers.pop(index)
-        if self._router is None and (coordinator or len(self.engines) > 1):
+        if type(self._router) is RequestRouter and (coordinator or len(self.engines) > 1):
             self._router = self._make_router()
-        if self._router and coordinator:
+        if coordinator:
             self._router.connect(coordinator.endpoints)
         return lost
 
@@ -173,16 +173,14 @@ class CoreClient:
             self._add(self.engines[index], request)
 
     def _add(self, link: EngineLink, request: EngineCoreRequest) -> None:
-        tag = self._router.tag if self._router else 0
-        header = ADD_HEADER.pack(request.handle, link.epoch, tag)
+        header = ADD_HEADER.pack(request.handle, link.epoch, self._router.tag)
         frames = self.codec.encode(request, link)
         try:
             self._send(link, RequestType.ADD, header, *frames)
         except EngineDeadError:
             if not self.recovers:  # else it goes on with the others of this engine
                 raise
-        if self._router:
-            self._router.sent(link.index)
+        self._router.sent(link.index)
 
     @property
     def able(self) -> list[int]:
@@ -215,8 +213,6 @@ class CoreClient:
             )
         if rank is not None:
             able = [rank]
-        if self._router is None:
-            return able[0]
         return self._router.pick(request, able, self._num_requests)
 
     def abort_requests(self, handles: Sequence[int]) -> None:
@@ -344,6 +340,5 @@ class CoreClient:
         self.dead = self.dead or "it was shut down"
         # When Python ends, the context no longer knows them and would wait.
         self.ports.close()
-        if self._router:
-            self._router.close()
+        self._router.close()
         self._context.destroy(linger=0)

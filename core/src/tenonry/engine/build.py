@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import secrets
 import time
@@ -53,41 +54,20 @@ def build_engine(
     )
     if not load_class(plan.get("executor")).is_local:
         config = _for_remote_ranks(config)
-    context = _executor_context(config, model, plan, engine_index)
-    context.starter = starter
+    context = _executor_context(config, model, plan, engine_index, starter)
     executor: Executor = build_plugin(plan.get("executor"), context)
     kv_connector: KVConnector | None = None
     scheduler: Scheduler | None = None
     observers: list[tuple[PluginRecord, StepObserver]] = []
     try:
-        with blamed(plan.get("executor"), "on_failure"):
-            executor.on_failure(on_failure)
-        with blamed(plan.get("worker"), "start"):
-            executor.start()
-        with blamed(plan.get("worker"), "initialize"):
-            kv_cache = _initialize_kv_cache(executor, context)
-        if context.kv_connector is not None:
-            role, engine_id = KVConnectorRole.SCHEDULER, context.engine_id
-            half = KVConnectorContext(config, model, role, engine_id=engine_id, kv_cache=kv_cache)
-            kv_connector = build_plugin(context.kv_connector, half)
-        scheduler_context = SchedulerContext(
-            config,
-            kv_cache,
-            max_model_len=kv_cache.max_model_len,
-            clock=clock,
-            plugin_name=plan.get("scheduler").name,
-            engine_index=engine_index,
-            max_concurrent_steps=executor.max_concurrent_batches,
-            feeds_back_tokens=executor.feeds_back_tokens,
-            max_round_tokens=_max_round_tokens(context, executor),
-            kv_connector=kv_connector,
-            resolve=resolve_point,
-        )
+        kv_cache = _start_executor(executor, plan, context, on_failure)
+        kv_connector = _build_kv_connector(context, kv_cache)
+        name = plan.get("scheduler").name
+        shared = _scheduler_context(context, executor, kv_cache, kv_connector, clock, name)
         # Each gets a copy: a scheduler may change the context that it was given.
-        given = dataclasses.replace(scheduler_context)
-        scheduler = build_plugin(plan.get("scheduler"), given)
-        for record in _observers(plan, scheduler_context):
-            observer = build_plugin(record, dataclasses.replace(scheduler_context))
+        scheduler = build_plugin(plan.get("scheduler"), dataclasses.replace(shared))
+        for record in _observers(plan, shared):
+            observer = build_plugin(record, dataclasses.replace(shared))
             observers.append((record, observer))
     except BaseException:
         shut_down(executor, scheduler, kv_connector, *(each for _, each in observers))
@@ -103,6 +83,62 @@ def build_engine(
         kv_connector,
         scheduler,
         observers,
+    )
+
+
+def _start_executor(
+    executor: Executor,
+    plan: PluginPlan,
+    context: ExecutorContext,
+    on_failure: Callable[[str], None],
+) -> KVCacheConfig:
+    """Start all ranks with their model and cache; returns the layout of the cache."""
+    with blamed(plan.get("executor"), "on_failure"):
+        executor.on_failure(on_failure)
+    with blamed(plan.get("worker"), "start"):
+        executor.start()
+    with blamed(plan.get("worker"), "initialize"):
+        return _initialize_kv_cache(executor, context)
+
+
+def _build_kv_connector(context: ExecutorContext, kv_cache: KVCacheConfig) -> KVConnector | None:
+    """The scheduler's half of the KV connector; None where none is chosen."""
+    connector: KVConnector | None = None
+    if context.kv_connector is not None:
+        half = KVConnectorContext(
+            context.config,
+            context.model,
+            KVConnectorRole.SCHEDULER,
+            engine_id=context.engine_id,
+            kv_cache=kv_cache,
+        )
+        connector = build_plugin(context.kv_connector, half)
+    return connector
+
+
+def _scheduler_context(
+    context: ExecutorContext,
+    executor: Executor,
+    kv_cache: KVCacheConfig,
+    kv_connector: KVConnector | None,
+    clock: Callable[[], float],
+    name: str,
+) -> SchedulerContext:
+    config = context.config
+    return SchedulerContext(
+        config,
+        kv_cache,
+        max_model_len=kv_cache.max_model_len,
+        clock=clock,
+        plugin_name=name,
+        engine_index=context.engine_index,
+        max_concurrent_steps=executor.max_concurrent_batches,
+        feeds_back_tokens=executor.feeds_back_tokens,
+        max_round_tokens=_max_round_tokens(context, executor),
+        kv_connector=kv_connector,
+        resolve=functools.partial(
+            resolve_point, allow_experimental=config.allow_experimental_plugins
+        ),
     )
 
 
@@ -131,8 +167,9 @@ def _for_remote_ranks(config: EngineConfig) -> EngineConfig:
     """Nodes that this one cannot inspect may have GPUs, so steps are as long as there."""
     if config.device != "auto" or config.max_num_batched_tokens is not None:
         return config
-    budget = max(STEP_TOKENS, config.max_num_seqs)
-    return config.model_copy(update={"max_num_batched_tokens": budget})
+    return config.model_copy(
+        update={"max_num_batched_tokens": max(STEP_TOKENS, config.max_num_seqs)}
+    )
 
 
 def _initialize_kv_cache(executor: Executor, context: ExecutorContext) -> KVCacheConfig:
@@ -162,7 +199,11 @@ def _initialize_kv_cache(executor: Executor, context: ExecutorContext) -> KVCach
 
 
 def _executor_context(
-    config: EngineConfig, model: ModelInfo, plan: PluginPlan, engine_index: int
+    config: EngineConfig,
+    model: ModelInfo,
+    plan: PluginPlan,
+    engine_index: int,
+    starter: ProcessStarter | None,
 ) -> ExecutorContext:
     worker = plan.get("worker")
     worker_class = load_class(worker)
@@ -177,6 +218,7 @@ def _executor_context(
         engine_id=f"{secrets.token_hex(ENGINE_ID_BYTES)}_dp{engine_index}",
         plan_text=plan.encode(),
         kv_connector=plan.find("kv_connector"),
+        starter=starter,
     )
 
 

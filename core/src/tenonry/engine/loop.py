@@ -63,6 +63,10 @@ class EngineLoop:
         self._heartbeat = heartbeat
         self._failure: str | None = None
         self._stop_at: float | None = None  # the end of the drain, once STOP_SIGNAL has come
+        self._call_decoder = Decoder(UtilityCall)
+        self._abort_decoder = Decoder(list[int])
+        self._encoder = Encoder()
+        self.frames_dropped = 0
         config = EngineConfig.model_validate_json(spec.config_text)
         if metadata.epoch > 1 and spec.engine_index < FIRST_STANDBY:
             name_process(config, spec.engine_index, metadata.epoch)
@@ -70,16 +74,9 @@ class EngineLoop:
             data_parallel_size=metadata.data_parallel_size, expert_rendezvous=metadata.rendezvous
         )
         plan = PluginPlan.decode(spec.plan_text)
-        self._companion: EngineCompanion | None = None
-        if metadata.coordinator is not None:
-            coordination: Coordination = build_plugin(
-                metadata.coordinator.plugin, PluginContext(self.config)
-            )
-            self._companion = coordination.companion(
-                context, spec, metadata, self.config, self._keeps_waiting
-            )
-        curve = keys_of(spec.curve_keys)
+        self._companion = self._make_companion(spec, metadata)
         codec = build_plugin(plan.get("request_codec"), PluginContext(self.config))
+        curve = keys_of(spec.curve_keys)
         self._ports = ClientPorts(context, codec, spec.engine_index, curve, metadata.epoch)
         self.core = build_engine(
             self.config,
@@ -91,15 +88,26 @@ class EngineLoop:
             starter=starter,
         )
         self._utilities = EngineUtilities(self.core, self._ports)
+        self._connect(metadata)
+
+    def _make_companion(self, spec: EngineSpec, metadata: HandshakeMetadata) -> EngineCompanion:
+        """The engine's side of the coordination, if a coordinator runs."""
+        if metadata.coordinator is None:
+            return EngineCompanion()
+        coordination: Coordination = build_plugin(
+            metadata.coordinator.plugin, PluginContext(self.config)
+        )
+        return coordination.companion(
+            self._context, spec, metadata, self.config, self._keeps_waiting
+        )
+
+    def _connect(self, metadata: HandshakeMetadata) -> None:
+        """Connect to every client and to the coordinator, and react to STOP_SIGNAL."""
         for client, pair in enumerate(metadata.addresses):
             self._ports.attach(client, *pair)
-        if self._companion is not None:
+        if self._companion.socket is not None:
             self._ports.listen(self._companion.socket)
-            self._companion.on_send(self.core)
-        self._call_decoder = Decoder(UtilityCall)
-        self._abort_decoder = Decoder(list[int])
-        self._encoder = Encoder()
-        self.frames_dropped = 0
+        self._companion.on_send(self.core)
         signal.set_wakeup_fd(self._ports.wake_fd, warn_on_full_buffer=False)
         signal.signal(STOP_SIGNAL, self._on_stop)  # before READY: an end after it is orderly
 
@@ -134,7 +142,7 @@ class EngineLoop:
         core = self.core
         companion = self._companion
         self._heartbeat.send()
-        must_step = companion is not None and companion.must_step and self._stop_at is None
+        must_step = companion.must_step and self._stop_at is None
         core.steps_together = must_step
         if self._stop_at is None and not must_step and not core.has_work():
             self._rest()
@@ -145,9 +153,8 @@ class EngineLoop:
             if not worked:
                 self._ports.wait(1)  # ms, for a KV transfer, or for other requests
             self._send(core.attach_stats(outputs_by_client, idle=False))
-            if companion is not None:
-                companion.on_step(core)
-        elif must_step and companion is not None:
+            companion.on_step(core)
+        elif must_step:
             self._send_idle()
             companion.on_step(core)
         if self._failure is not None:
@@ -177,8 +184,7 @@ class EngineLoop:
             os.sched_yield()
 
     def _drain(self) -> None:
-        if self._companion is not None:
-            self._companion.receive(not self.core.is_away)
+        self._companion.receive(not self.core.is_away)
         for client, frames in self._ports.receive():
             self._receive(client, frames)
 
@@ -193,8 +199,7 @@ class EngineLoop:
                 outputs.scheduler_stats.frames_dropped = self.frames_dropped
                 self.frames_dropped = 0
             self._ports.send(client, self._encoder.encode(outputs))
-        if self._companion is not None:
-            self._companion.on_send(self.core)
+        self._companion.on_send(self.core)
 
     # ------------------------------------------------------------------ input
     def _receive(self, client: int, frames: list[bytes]) -> None:
@@ -211,8 +216,7 @@ class EngineLoop:
                 self._heartbeat.pause()  # a call may take any time
                 was_held = self.core.held
                 result = answer(self._utilities, call)
-                if self._companion is not None:
-                    self._companion.index = self._ports.index
+                self._companion.index = self._ports.index
                 self._send({client: EngineCoreOutputs(utility=result)})
                 if was_held:
                     self._arrived()  # what waited arrives now
@@ -260,7 +264,7 @@ class EngineLoop:
         self._send({client: EngineCoreOutputs(finished=[outcome])})
 
     def _arrived(self, tag: int = 0) -> None:
-        if self._companion is not None and not self.core.held:
+        if not self.core.held:
             self._companion.on_request(tag)
 
     # ------------------------------------------------------------------ ends

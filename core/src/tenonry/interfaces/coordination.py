@@ -37,47 +37,42 @@ class CoordinatedEngine(Protocol):
     def call_workers(self, method: str) -> Any: ...
 
 
-class EngineCompanion(ABC):
+class EngineCompanion:
     """Work of one engine among several besides its loop, which calls the methods. Engine process.
 
-    `index`: number of the engine, which changes when a standby takes another's place. `must_step`: the engine steps
-    even without requests. `socket`: wakes the loop, so that it calls `receive`.
+    The class itself is for an engine without a coordinator. `index`: number of the engine, which changes when a standby
+    takes another's place. `must_step`: the engine steps even without requests. `socket`: wakes the loop, so that it
+    calls `receive`.
     """
 
-    index: int
+    index: int = 0
     must_step: bool = False
-    socket: Socket
+    socket: Socket | None = None
 
-    @abstractmethod
     def receive(self, starts: bool) -> None:
         """Follow the orders that have arrived. Without `starts` the engine sleeps, and no common steps begin."""
 
-    @abstractmethod
     def on_request(self, tag: int = 0) -> None:
         """A request with this tag of its router arrived, or a message that may have been one."""
 
-    @abstractmethod
     def on_step(self, engine: CoordinatedEngine) -> None:
         """A step ended, or none was possible while `must_step` was set."""
 
-    @abstractmethod
     def on_send(self, engine: CoordinatedEngine) -> None:
         """Outputs were sent, or the engine is idle. Called once before the first step, too."""
 
 
-class RequestRouter(ABC):
+class RequestRouter:
     """Chooses the engine of each request of one front end. Event loop; no method blocks.
 
-    `tag`: number that the next request carries to the companion of its engine.
+    The class itself is for a single engine. `tag`: number that the next request carries to the companion of its engine.
     """
 
     tag: int = 0
 
-    @abstractmethod
     def connect(self, endpoints: str) -> None:
         """A coordinator is ready at these endpoints. Called for each start of engines that have one."""
 
-    @abstractmethod
     def pick(
         self,
         request: EngineCoreRequest,
@@ -88,12 +83,11 @@ class RequestRouter(ABC):
 
         `num_requests(index)`: requests of this front end on that engine. Raises EngineGenerateError or RequestError.
         """
+        return candidates[0]
 
-    @abstractmethod
     def sent(self, index: int) -> None:
         """A request was sent to this engine."""
 
-    @abstractmethod
     def close(self) -> None:
         """Close the sockets. Idempotent."""
 

@@ -21,7 +21,7 @@ from tenonry.interfaces.launcher import FIRST_STANDBY, EngineSpec
 from tenonry.messages import HandshakeMetadata
 from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.transport.keys import keys_of
-from tenonry.transport.sockets import Context, make_socket, receive_frames
+from tenonry.transport.sockets import Context, Socket, make_socket, receive_frames
 from tenonry_scale_out.wave_messages import (
     CoordinatorOrder,
     Endpoints,
@@ -50,6 +50,8 @@ class WaveCompanion(EngineCompanion):
     for a verdict. Raises ConfigError for a worker without dummy steps where engines step together, LaunchError when
     the coordinator does not answer: both before a model is loaded.
     """
+
+    socket: Socket
 
     def __init__(
         self,
