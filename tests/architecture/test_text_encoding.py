@@ -9,7 +9,7 @@ import pytest
 from house import ROOT, distributions
 
 SOURCES = [file for dist in distributions() for file in dist.sources]
-SOURCES += [*(ROOT / "dev").glob("*.py"), ROOT / "docs" / "reference" / "generate.py"]
+SOURCES += [*(ROOT / "dev").glob("*.py"), *(ROOT / "docs" / "reference").rglob("*.py")]
 # Index of the encoding among the positional arguments; a call with as many of them has one.
 METHODS = {"read_text": 0, "write_text": 1, "open": 2}
 FUNCTIONS = {"open": 3, "fdopen": 3, "TextIOWrapper": 1}
