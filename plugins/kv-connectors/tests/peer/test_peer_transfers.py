@@ -56,8 +56,8 @@ class Engine(SchedulerHarness):
         return self.run(prompt, 1, fields.pop("wants", WANTS), **fields).finished.kv_transfer_params
 
     @property
-    def shelf(self):
-        return self.halves[1].exchange._shelf
+    def exported(self):
+        return self.halves[1].exchange._exported
 
     def close(self):
         for half in self.halves:
@@ -99,7 +99,7 @@ def test_a_prompt_is_computed_by_one_engine_and_decoded_by_another(engines):
         offer = first.offer(prompt)
         assert offer["blocks"] == 4
         assert second.run(prompt, parameters=offer).num_cached == 16
-    until(lambda: not len(first.shelf))  # a prompt that was fetched is not kept
+    until(lambda: not len(first.exported))  # a prompt that was fetched is not kept
     assert second.halves[0].numbers()["kv_connector_load_bytes"] == 3 * 4 * 32
     assert first.halves[0].numbers()["kv_connector_save_bytes"] == 3 * 4 * 32
 
@@ -121,23 +121,23 @@ def test_several_readers_and_no_more(engines):
     offer = first.offer(wants={**WANTS, "num_readers": 2})
     assert second.run(parameters=offer).num_cached == 16
     assert third.run(parameters=offer).num_cached == 16
-    until(lambda: not len(first.shelf))
+    until(lambda: not len(first.exported))
     assert engines().run(parameters=offer).num_cached == 0
 
 
 def test_what_no_engine_comes_for_is_given_back(engines):
     first = engines(OPTIONS.model_copy(update={"hold": 1.0}))
     offer = first.offer()
-    assert first.shelf.used == 4 * 32
+    assert first.exported.used == 4 * 32
     assert first.scheduler.blocks.num_free == first.scheduler.blocks.num_total
-    until(lambda: not first.shelf.used)
+    until(lambda: not first.exported.used)
     assert engines().run(parameters=offer).num_cached == 0
 
 
 def test_what_finds_no_room_is_computed(engines):
     first = engines(PeerOptions(size=3 * 32, timeout=3.0))
     assert engines().run(parameters=first.offer()).num_cached == 0
-    assert not first.shelf.used
+    assert not first.exported.used
 
 
 def test_a_request_that_was_aborted_or_wants_no_offer_leaves_nothing(engines):
@@ -148,7 +148,7 @@ def test_a_request_that_was_aborted_or_wants_no_offer_leaves_nothing(engines):
     first.drain()
     assert first.run().finished.kv_transfer_params is None
     assert first.offer(PROMPT[:3]) is None  # no whole block
-    assert not len(first.shelf)
+    assert not len(first.exported)
 
 
 def test_a_reset_of_either_side_makes_offers_worthless(engines):
@@ -222,7 +222,7 @@ class BadPeer:
     def __init__(self, keys, good, answer):
         self._answer = answer
         self._blocks = {}
-        for token in good.shelf._prompts.values():
+        for token in good.exported._prompts.values():
             self._blocks |= token.blocks
         context = zmq.Context.instance()
         self._socket = make_socket(context, zmq.ROUTER, "tcp://127.0.0.1:0", bind=True, curve=keys)

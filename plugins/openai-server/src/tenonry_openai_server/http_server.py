@@ -31,8 +31,8 @@ from tenonry_openai_server.acceptor import (
     Acceptor,
 )
 from tenonry_openai_server.errors import APIError
+from tenonry_openai_server.loop_throttle import LoopThrottle
 from tenonry_openai_server.settings import ServerConfig
-from tenonry_openai_server.turns import WorkTurns
 
 # RFC 9112 section 3.2 and RFC 3986 section 3.2: a name or an address, and perhaps a port; empty for no authority.
 _HOST = re.compile(
@@ -63,7 +63,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     max_header_bytes: ClassVar[int]
     receive_timeout: ClassVar[float]
-    turns: ClassVar[WorkTurns]
+    turns: ClassVar[LoopThrottle]
     _head_bytes = 0  # as headers end; a header that never ends shows in _raw_bytes
     _raw_bytes = 0
     _discarded = 0
@@ -285,7 +285,7 @@ def make_server(app: ASGIApp, settings: ServerConfig, *, is_shared: bool = False
     limits: dict[str, Any] = {
         "max_header_bytes": settings.max_header_bytes,
         "receive_timeout": settings.receive_timeout,
-        "turns": WorkTurns(MAX_PARSED_PER_TURN),
+        "turns": LoopThrottle(MAX_PARSED_PER_TURN),
     }
     config = uvicorn.Config(
         app,

@@ -106,7 +106,7 @@ class ResumeStreams(EngineRecovery):
             self.streams.fail_suspects(reason)
 
     def on_change(self, config: EngineConfig) -> None:
-        self.streams.suspects.max_num_seqs = config.max_num_seqs
+        self.streams.attribution.max_num_seqs = config.max_num_seqs
 
     async def replace(self, changes: Mapping[str, Any], size: int | None = None) -> None:
         """Raises what the start of an engine raises, ConfigError or Unsupported."""

@@ -19,7 +19,7 @@ from tenonry.interfaces.launcher import Death
 from tenonry.interfaces.recovery import EngineClient, EngineState, OpenCompletion, OpenStreams
 from tenonry.messages import EngineCoreRequest
 from tenonry.stats import RecoveryStats, StatRecord
-from tenonry_recovery.suspects import CRASHES, MARGIN, Lost, Suspects
+from tenonry_recovery.crash_attribution import CRASHES, MARGIN, CrashAttribution, Lost
 
 logger = logging.getLogger("tenonry.recovery")
 POLL_S = 0.005
@@ -38,7 +38,7 @@ class StreamRecovery:
         self.client = client
         self._streams = streams
         self._record = record
-        self.suspects = Suspects(max_num_seqs)
+        self.attribution = CrashAttribution(max_num_seqs)
         self._to_try: dict[str, list[EngineCoreRequest]] = {}  # suspects, by request id
         self.on_trial = ""  # the id of the request
         self._held: list[
@@ -99,7 +99,9 @@ class StreamRecovery:
     def resume(self, index: int, death: Death, requests: Mapping[int, EngineCoreRequest]) -> None:
         """An engine died that ran these: they go on elsewhere, or wait until it is restarted."""
         lost = self._lost(requests)
-        suspects = self.suspects.crashed(lost, self._streams.is_open, has_stepped=death.began_step)
+        suspects = self.attribution.crashed(
+            lost, self._streams.is_open, has_stepped=death.began_step
+        )
         num_requests = 0
         num_tokens = 0
         for each in lost:

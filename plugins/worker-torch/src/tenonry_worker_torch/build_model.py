@@ -12,7 +12,7 @@ from tenonry_torch_base.attention.groups import GroupedBackend, layer_groups
 from tenonry_torch_base.attention.kv_storage import STORAGES
 from tenonry_torch_base.parallel.stage import stage_of
 from tenonry_torch_base.step_cache import step_cache_for
-from tenonry_worker_torch.adapters.attach import Seats
+from tenonry_worker_torch.adapters.attach import AdapterTargets
 from tenonry_worker_torch.adapters.targets import calls_of
 from tenonry_worker_torch.fuse.generic import unpack_read
 from tenonry_worker_torch.fuse.quantised import refuse_others
@@ -64,7 +64,7 @@ def build(module: PreTrainedModel, plan: BuildPlan) -> LoadedModel:
         lengths=model.lengths,
     )
     checks = ModelChecks(module, run, found, plan.parallel, plan.max_model_len)
-    seats = None if plan.adapters is None else _seats(model, plan.adapters)
+    seats = None if plan.adapters is None else _adapter_targets(model, plan.adapters)
     if plan.image_check is not None:
         images = _open_images(model, plan.image_check, skip_check=plan.skip_check)
         plan = replace(plan, fuse=plan.fuse and not images.needs_own_layers)
@@ -118,7 +118,7 @@ def _bound(
 
 
 def _make_fast(
-    model: LoadedModel, checks: ModelChecks, plan: BuildPlan, seats: Seats | None
+    model: LoadedModel, checks: ModelChecks, plan: BuildPlan, seats: AdapterTargets | None
 ) -> None:
     """Apply all passes, and log which are used."""
     facts = PassFacts(
@@ -167,13 +167,13 @@ def _open_images(model: LoadedModel, image_check: ImageCheck, *, skip_check: boo
     return model.images
 
 
-def _seats(model: LoadedModel, adapters: Adapters) -> Seats:
+def _adapter_targets(model: LoadedModel, adapters: Adapters) -> AdapterTargets:
     """The places of the model where adapters may add to a layer."""
     model.adapters = adapters
     adapters.is_on_host = model.device.type == "cpu"
-    seats = Seats(adapters, model.module)
-    seats.refuse_inside([mixer.module for mixer in model.mixers])
-    return seats
+    targets = AdapterTargets(adapters, model.module)
+    targets.refuse_inside([mixer.module for mixer in model.mixers])
+    return targets
 
 
 def _check(model: LoadedModel, checks: ModelChecks, run: PackedRun, plan: BuildPlan) -> None:

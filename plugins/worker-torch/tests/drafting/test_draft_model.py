@@ -16,8 +16,8 @@ import worker_families
 from worker_tools import loaded
 
 from tenonry_drafters.controller import MAX_ROWS
+from tenonry_drafters.draft_slots import DraftSlots
 from tenonry_drafters.models import NO_TOKEN
-from tenonry_drafters.seats import Seats
 from tenonry_testkit.tiers import nightly_unless
 from tenonry_worker_torch.drafting import draft_model
 from tenonry_worker_torch.drafting.draft_model import TorchDraftModel
@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 def make(family="llama", dtype=torch.float32, *, max_len=MAX_LEN, vocab_size=VOCAB_SIZE, **build):
     module = worker_families.build(family).to(dtype)
     model = loaded(module, **build)
-    return TorchDraftModel(model, Seats(MAX_ROWS, max_len, 8), vocab_size, nullcontext)
+    return TorchDraftModel(model, DraftSlots(MAX_ROWS, max_len, 8), vocab_size, nullcontext)
 
 
 def plainly(family, history):
@@ -42,7 +42,7 @@ def plainly(family, history):
 
 
 class Histories:
-    """Of rows that come and go, more of them than there are seats."""
+    """Of rows that come and go, more of them than there are slots."""
 
     def __init__(self, model, seed, tolerance=0.0):
         self.model = model
@@ -144,7 +144,7 @@ def test_the_row_that_was_asked_about_longest_ago_loses_its_seat():
 
 def test_more_rows_than_seats_at_once_are_a_mistake():
     model = make()
-    with pytest.raises(ValueError, match=f"{MAX_ROWS} seats"):
+    with pytest.raises(ValueError, match=f"{MAX_ROWS} slots"):
         model.next_tokens(list(range(MAX_ROWS + 1)), [np.array([3], np.int32)] * (MAX_ROWS + 1))
 
 

@@ -18,8 +18,8 @@ from tenonry.interfaces.kv_connector import (
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.request import Request
 from tenonry.transport.keys import CurveKeys, read_keys
-from tenonry_kv_connectors.peer.desk import Desk
 from tenonry_kv_connectors.peer.exchange import Exchange
+from tenonry_kv_connectors.peer.transfer_queue import TransferQueue
 
 
 class PeerOptions(PluginOptions):
@@ -66,45 +66,45 @@ class PeerConnector(KVConnector):
         super().__init__(context)
         self._options = cast("PeerOptions", context.options)
         self._rank = context.rank
-        self._desk: Desk | None = None
+        self._queue: TransferQueue | None = None
         self._exchange: Exchange | None = None
         if context.role is KVConnectorRole.SCHEDULER:
-            self._desk = Desk(context, self._options.host, _keys(context.config))
+            self._queue = TransferQueue(context, self._options.host, _keys(context.config))
 
     # ------------------------------------------------------------------ scheduler half
     @property
-    def desk(self) -> Desk:
+    def queue(self) -> TransferQueue:
         """Transfer queue of the scheduler half."""
-        if self._desk is None:
+        if self._queue is None:
             raise RuntimeError("KV connector 'peer': this is the worker half")
-        return self._desk
+        return self._queue
 
     def match(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         if not request.source.kv_transfer_params:
             return 0, False
-        return self.desk.match(request, num_computed_tokens, self.digests)
+        return self.queue.match(request, num_computed_tokens, self.digests)
 
     def allocated(
         self, request: Request, block_ids: Sequence[int], num_external_tokens: int
     ) -> None:
         if num_external_tokens:
-            self.desk.allocated(request, block_ids, num_external_tokens, self.digests)
+            self.queue.allocated(request, block_ids, num_external_tokens, self.digests)
 
     def build_metadata(self) -> Any:
-        return self.desk.take()
+        return self.queue.take()
 
     def finished(
         self, request: Request, block_ids: Sequence[int]
     ) -> tuple[bool, dict[str, Any] | None]:
         if not request.source.kv_transfer_params:
             return False, None
-        return self.desk.finished(request, block_ids, self.digests)
+        return self.queue.finished(request, block_ids, self.digests)
 
     def reset(self) -> bool:
-        return self.desk.reset()
+        return self.queue.reset()
 
     def numbers(self) -> dict[str, float]:
-        return self.desk.numbers()
+        return self.queue.numbers()
 
     # ------------------------------------------------------------------ worker half
     def bind(self, blocks: BlockStore) -> None:
@@ -149,9 +149,9 @@ class PeerConnector(KVConnector):
 
     # ------------------------------------------------------------------ both
     def shutdown(self) -> None:
-        if self._desk is not None:
-            self._desk.close()
-            self._desk = None
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None

@@ -23,10 +23,10 @@ from tenonry.transport.sockets import (
     receive_frames,
     tcp_address,
 )
-from tenonry_kv_connectors.peer.borrower import Borrower
-from tenonry_kv_connectors.peer.lender import Lender
+from tenonry_kv_connectors.peer.block_client import BlockClient
+from tenonry_kv_connectors.peer.block_server import BlockServer
+from tenonry_kv_connectors.peer.exported_blocks import ExportedBlocks
 from tenonry_kv_connectors.peer.protocol import PART_BLOCKS, Ask, layout_digest, read_ask, to_text
-from tenonry_kv_connectors.peer.shelf import Shelf
 from tenonry_kv_connectors.stores.ended import EndedTransfers
 
 logger = logging.getLogger("tenonry.kv_connector")
@@ -56,10 +56,10 @@ class Exchange:
         )
         self.address = endpoint(self._socket)
         layout = layout_digest(blocks.layout)
-        self._shelf = Shelf(limit, hold)
-        self._lender = Lender(self._socket, self._shelf, layout, timeout)
+        self._exported = ExportedBlocks(limit, hold)
+        self._server = BlockServer(self._socket, self._exported, layout, timeout)
         self._ended = EndedTransfers()
-        self._borrower = Borrower(self._context, keys, blocks, layout, self._ended.add)
+        self._client = BlockClient(self._context, keys, blocks, layout, self._ended.add)
         self._registry: Socket | None = None
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wakes = make_socket(self._context, zmq.PULL, WAKE, bind=True)
@@ -76,7 +76,7 @@ class Exchange:
     def hold(
         self, handle: int, token: str, number: int, readers: int, pairs: Sequence[Sequence[Any]]
     ) -> None:
-        """Copy [digest, block id] each to the shelf."""
+        """Copy [digest, block id] each to the exported blocks."""
         self._do(lambda: self._hold(handle, token, number, readers, pairs))
 
     def pull(
@@ -84,11 +84,11 @@ class Exchange:
     ) -> None:
         """Bring [digest, block id] each from a peer."""
         due = time.monotonic() + self._timeout
-        self._do(lambda: self._borrower.start(handle, peer, token, number, pairs, due))
+        self._do(lambda: self._client.start(handle, peer, token, number, pairs, due))
 
     def clear(self) -> None:
         """Nothing that is held now is given away any more."""
-        self._do(self._shelf.clear)
+        self._do(self._exported.clear)
 
     def ended(self) -> tuple[list[int], list[int]]:
         """Handles whose transfer ended since the last call: (done, failed)."""
@@ -115,16 +115,16 @@ class Exchange:
     def _run(self) -> None:
         poller = zmq.Poller()
         while not self._closing:
-            for socket in [self._wakes, self._socket, *self._borrower.sockets]:
+            for socket in [self._wakes, self._socket, *self._client.sockets]:
                 poller.register(socket, zmq.POLLIN)
-            is_idle = self._borrower.is_idle and not len(self._shelf) and not self._lender.waits
+            is_idle = self._client.is_idle and not len(self._exported) and not self._server.waits
             poller.poll(None if is_idle else TICK_S * 1000)
             try:
                 self._turn()
             except Exception:
                 logger.exception("KV connector 'peer': a transfer failed")
             poller = zmq.Poller()
-        self._borrower.close()
+        self._client.close()
         for socket in (self._wakes, self._socket, self._registry):
             if socket is not None:
                 socket.close(0)
@@ -137,13 +137,13 @@ class Exchange:
         now = time.monotonic()
         while (frames := receive_frames(self._socket)) is not None:
             self._answer(frames, now)
-        for socket in self._borrower.sockets:
+        for socket in self._client.sockets:
             while not socket.closed and (frames := receive_frames(socket)) is not None:
-                self._borrower.take(frames)
+                self._client.take(frames)
         now = time.monotonic()
-        self._shelf.expire(now)
-        self._lender.expire(now)
-        self._borrower.expire(now)
+        self._exported.expire(now)
+        self._server.expire(now)
+        self._client.expire(now)
 
     def _next_job(self) -> Callable[[], None] | None:
         try:
@@ -159,9 +159,9 @@ class Exchange:
             logger.warning("KV connector 'peer': dropped a message of a peer: %s", error)
             return
         if isinstance(ask, Ask):
-            self._lender.take(who, ask, now)
+            self._server.take(who, ask, now)
         else:
-            self._shelf.had(ask.token)
+            self._exported.had(ask.token)
 
     def _register(self, registry: str, rank: int) -> None:
         if self._registry is None:
@@ -174,17 +174,17 @@ class Exchange:
         worked = False
         try:
             held: dict[bytes, bytes] = {}
-            if self._shelf.room <= 0:
+            if self._exported.room <= 0:
                 pairs = []
             for start in range(0, len(pairs), PART_BLOCKS):
                 part = pairs[start : start + PART_BLOCKS]
                 contents = self._blocks.read([block for _, block in part])
                 for (digest, _), data in zip(part, contents, strict=True):
                     held[digest] = data
-            self._shelf.put(token, held, readers, time.monotonic())
+            self._exported.put(token, held, readers, time.monotonic())
             worked = True
         except Exception:
             logger.exception("KV connector 'peer': blocks could not be copied")
         finally:
             self._ended.add(handle, worked)
-            self._lender.shelved(number)
+            self._server.exported(number)

@@ -29,7 +29,7 @@ from tenonry_openai_server.protocol.views import shown_chat_logprobs
 from tenonry_openai_server.routes.bodies import check_content_type, server_state
 from tenonry_openai_server.routes.chat import CHAT
 from tenonry_openai_server.routes.field_check import FieldCheck
-from tenonry_openai_server.routes.generation import Begun, admit
+from tenonry_openai_server.routes.generation import StartedGeneration, admit
 from tenonry_openai_server.routes.output_field import renamed_fields
 from tenonry_openai_server.routes.prompts import need_text, render
 from tenonry_openai_server.sse import PartStream
@@ -58,7 +58,7 @@ class ChatAnswer:
     """The answer to a chat. `model` is the served name, `created` a time in seconds."""
 
     def __init__(
-        self, begun: Begun, new_call_id: Callable[[], str], names: Mapping[str, str]
+        self, begun: StartedGeneration, new_call_id: Callable[[], str], names: Mapping[str, str]
     ) -> None:
         self.model = begun.context.model
         self.created = begun.context.created

@@ -43,7 +43,7 @@ OutputStream = AsyncGenerator[RequestOutput, None]
 NOT_ENFORCED = "no grammar enforces this keyword of a JSON schema"
 
 
-class Begun(NamedTuple):
+class StartedGeneration(NamedTuple):
     """A request that runs once its streams are read: one per prompt, with the index of its first choice."""
 
     context: ResponseContext
@@ -102,7 +102,7 @@ class Endpoint(Generic[BodyType]):
                 lambda: self.complete(begun.context, outputs, begun.form), outputs
             )
 
-    async def begin(self, request: Request, body: BodyType) -> Begun:
+    async def begin(self, request: Request, body: BodyType) -> StartedGeneration:
         """Start a request whose body was read. Raises APIError and RequestError."""
         state = server_state(request)
         engine = state.admit()
@@ -124,7 +124,7 @@ class Endpoint(Generic[BodyType]):
         admission = request.scope.get(ADMISSION)
         if admission is not None:
             streams = [admission.counted(stream) for stream in streams]
-        return Begun(generation.context, streams, bases, form)
+        return StartedGeneration(generation.context, streams, bases, form)
 
 
 class Generation:

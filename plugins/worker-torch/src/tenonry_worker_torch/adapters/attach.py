@@ -45,7 +45,7 @@ class AdapterKernels(Protocol):
         ...
 
 
-class Seats:
+class AdapterTargets:
     """Wraps fused layers before they are packed, and hooks modules after that: running code receives adapters.
 
     `kernels`: set by a pass before layers are wrapped; None: torch computes.

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from tenonry.step import KNOWN_TO_WORKER, SchedulerOutput
+from tenonry_drafters.draft_slots import DraftSlots
 from tenonry_drafters.models import NO_TOKEN, NextTokens
-from tenonry_drafters.seats import Seats
 from tenonry_torch_base.profiling import scoped
 from tenonry_worker_torch.batch import attention_batch, pruned_batch, tokens_as_rows
 from tenonry_worker_torch.forward import ForwardPlans
@@ -41,45 +41,45 @@ class TorchDraftModel:
     def __init__(
         self,
         model: LoadedModel,
-        seats: Seats,
+        slots: DraftSlots,
         vocab_size: int,
         places: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.model = model
-        self.seats = seats
+        self.slots = slots
         self.num_forward_tokens = 0
         self._vocab_size = min(vocab_size, model.vocab_size)
         self._has_all_ids = vocab_size <= model.vocab_size
         self._places = places
-        caches = model.backend.allocate(seats.num_blocks, seats.state.block_size)
+        caches = model.backend.allocate(slots.num_blocks, slots.state.block_size)
         bind_kv_cache(caches, model.layers, [])
 
     def leave(self, row: int) -> None:
-        self.seats.leave(row)
+        self.slots.leave(row)
 
     def next_tokens(self, rows: Sequence[int], histories: Sequence[I32]) -> NextTokens:
         token_ids = np.full(len(rows), NO_TOKEN, np.int32)
         probability = np.zeros(len(rows), np.float32)
         places = [place for place, history in enumerate(histories) if self._can_continue(history)]
         if places:
-            seats = self.seats.take([rows[place] for place in places])
+            slots = self.slots.take([rows[place] for place in places])
             counts = [
-                self._nearly_there(seat, histories[place])
-                for seat, place in zip(seats.tolist(), places, strict=True)
+                self._nearly_there(slot, histories[place])
+                for slot, place in zip(slots.tolist(), places, strict=True)
             ]
-            logits = self._pass(seats, np.array(counts, np.int32))
+            logits = self._pass(slots, np.array(counts, np.int32))
             token_ids[places], probability[places] = likeliest(logits[:, : self._vocab_size])
         return NextTokens(token_ids, probability)
 
     def _can_continue(self, history: I32) -> bool:
-        if len(history) > self.seats.max_len:
+        if len(history) > self.slots.max_len:
             return False
         return self._has_all_ids or int(history.max()) < self.model.vocab_size
 
-    def _nearly_there(self, seat: int, history: I32) -> int:
+    def _nearly_there(self, slot: int, history: I32) -> int:
         """Compute a history up to its last tokens, of which there are at most CHUNK; their number."""
-        left = self.seats.begin(seat, history)
-        row = np.array([seat], np.int32)
+        left = self.slots.begin(slot, history)
+        row = np.array([slot], np.int32)
         while left > CHUNK:
             self._pass(row, np.array([CHUNK], np.int32), samples=False)
             left -= CHUNK
@@ -87,11 +87,11 @@ class TorchDraftModel:
 
     @scoped("tenonry: draft")
     @torch.inference_mode()
-    def _pass(self, seats: I32, counts: I32, *, samples: bool = True) -> torch.Tensor:
-        """Compute the next `counts` tokens of `seats`; logits [R, vocabulary] of the last of each, if it `samples`."""
+    def _pass(self, slots: I32, counts: I32, *, samples: bool = True) -> torch.Tensor:
+        """Compute the next `counts` tokens of `slots`; logits [R, vocabulary] of the last of each, if it `samples`."""
         buffers = self.model.buffers
         buffers.begin_step()
-        inputs = self._inputs(seats, counts, samples)
+        inputs = self._inputs(slots, counts, samples)
         ends = inputs.query_start_loc[1:][inputs.samples].astype(np.int64) - 1
         decodes = len(ends) == len(inputs.token_ids)
         keep = None if decodes else buffers.put("keep", ends)
@@ -101,25 +101,25 @@ class TorchDraftModel:
         with self._places():
             return self.model.forward(token_ids, positions, keep, plans)
 
-    def _inputs(self, seats: I32, counts: I32, samples: bool) -> StepInputs:
+    def _inputs(self, slots: I32, counts: I32, samples: bool) -> StepInputs:
         num_tokens = int(counts.sum())
         self.num_forward_tokens += num_tokens
         step = SchedulerOutput(
             step_id=0,
-            row=seats,
+            row=slots,
             num_tokens=counts,
-            next_token=np.full(len(seats), KNOWN_TO_WORKER, np.int32),
-            samples=np.full(len(seats), samples),
+            next_token=np.full(len(slots), KNOWN_TO_WORKER, np.int32),
+            samples=np.full(len(slots), samples),
             total_tokens=num_tokens,
         )
-        return self.seats.state.apply(step)
+        return self.slots.state.apply(step)
 
     def _plans(self, inputs: StepInputs, *, prunes: bool) -> ForwardPlans:
         """`prunes`: the last layer may continue with the last tokens alone."""
         buffers = self.model.buffers
         backend = self.model.backend
         batch = attention_batch(
-            inputs, self.seats.state, self.seats.generation, buffers, backend.num_groups
+            inputs, self.slots.state, self.slots.generation, buffers, backend.num_groups
         )
         has_few = prunes and inputs.samples.all() and len(inputs.token_ids) <= MAX_SPLIT
         if has_few and backend.splits_rows:

@@ -12,7 +12,7 @@ import torch
 
 from tenonry.errors import ConfigError, ModelError
 from tenonry_drafters.controller import MAX_ROWS
-from tenonry_drafters.seats import Seats
+from tenonry_drafters.draft_slots import DraftSlots
 from tenonry_hf_hub import read_json
 from tenonry_hf_hub.facts import max_model_len as longest_of
 from tenonry_hf_hub.locate import locate
@@ -72,8 +72,8 @@ class TorchDraftModels:
                 f"the draft model '{name}' ({found.architecture}) has layers with a state per sequence, which cannot "
                 "take guesses back; name one with attention alone"
             )
-        seats = self._seats(name, model, longest, kv_cache_bytes)
-        return TorchDraftModel(model, seats, self._served.vocab_size, self._places)
+        slots = self._slots(name, model, longest, kv_cache_bytes)
+        return TorchDraftModel(model, slots, self._served.vocab_size, self._places)
 
     def _find(self, name: str) -> Path:
         folder = locate(name).path
@@ -127,7 +127,9 @@ class TorchDraftModels:
             ),
         )
 
-    def _seats(self, name: str, model: LoadedModel, longest: int, kv_cache_bytes: int) -> Seats:
+    def _slots(
+        self, name: str, model: LoadedModel, longest: int, kv_cache_bytes: int
+    ) -> DraftSlots:
         """As long as the bytes allow. Raises ConfigError where not even one block of each row does."""
         token_bytes = sum(
             layer.spec.bytes_per_token(model.dtype) for layer in model.layers.values()
@@ -149,4 +151,4 @@ class TorchDraftModels:
             MAX_ROWS * length * token_bytes / MIB,
             kv_cache_bytes // MIB,
         )
-        return Seats(MAX_ROWS, length, BLOCK_SIZE)
+        return DraftSlots(MAX_ROWS, length, BLOCK_SIZE)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tenonry_torch_base.attention.kv_storage import KVStorage
     from tenonry_torch_base.quantisations import Quantisation
-    from tenonry_worker_torch.adapters.attach import Seats
+    from tenonry_worker_torch.adapters.attach import AdapterTargets
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.model_checks import ModelChecks
@@ -43,7 +43,7 @@ class PassFacts:
     is_checked: bool = True
     kernels: FoundKernels | None = None
     quantisation: Quantisation | None = None
-    seats: Seats | None = None
+    seats: AdapterTargets | None = None
     phases: Phases = field(default_factory=Phases)
 
 

@@ -18,7 +18,7 @@ class Shelved:
         self.size = sum(map(len, blocks.values()))
 
 
-class Shelf:
+class ExportedBlocks:
     """At most `limit` bytes, each prompt's for `seconds`. A prompt without room is not kept."""
 
     def __init__(self, limit: int, seconds: float) -> None:

@@ -42,7 +42,7 @@ class _Crashes(NamedTuple):
     num_generated: int
 
 
-class Suspects:
+class CrashAttribution:
     """Counts crashes in a row. `max_num_seqs`: how many requests an engine runs at once."""
 
     def __init__(self, max_num_seqs: int) -> None:

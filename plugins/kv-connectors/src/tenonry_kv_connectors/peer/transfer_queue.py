@@ -1,5 +1,5 @@
-"""The scheduler half's account: offers that are made and followed, until the next step carries them to the ranks.
-Engine process.
+"""Transfers of the scheduler half: offers made and followed, until the next step carries them to the ranks. Engine
+process.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ REGISTER_S = 2.0  # that the first offer waits for the ranks' addresses
 MAX_READERS = 1024
 
 
-class Desk:
-    """`digests` of the calls are the connector's."""
+class TransferQueue:
+    """Transfers that the next step starts. `digests` of the calls are the connector's."""
 
     def __init__(self, context: KVConnectorContext, host: str, keys: CurveKeys) -> None:
         cache = cast("KVCacheConfig", context.kv_cache)

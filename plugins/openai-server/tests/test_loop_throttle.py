@@ -12,12 +12,12 @@ import pytest
 from tenonry.errors import QueueFullError
 from tenonry_openai_server import http_server
 from tenonry_openai_server.http_server import MAX_PARSED_PER_TURN
-from tenonry_openai_server.turns import WorkTurns
+from tenonry_openai_server.loop_throttle import LoopThrottle
 
 
 def test_work_waits_in_order_of_arrival():
     async def main() -> tuple[list[int], list[int]]:
-        turns, done, per_turn = WorkTurns(3), [], []
+        turns, done, per_turn = LoopThrottle(3), [], []
         for number in range(10):
             if turns.take():
                 done.append(number)
@@ -36,7 +36,7 @@ def test_work_waits_in_order_of_arrival():
 
 def test_turns_without_work_schedule_nothing():
     async def main() -> bool:
-        turns = WorkTurns(1)
+        turns = LoopThrottle(1)
         assert turns.take()
         assert not turns.take()
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class WorkTurns:
+class LoopThrottle:
     """Admits `max_per_turn` pieces of work per turn of the running event loop; others wait in the order of arrival."""
 
     __slots__ = ("_is_scheduled", "_left", "_max_per_turn", "_waiting")

@@ -34,7 +34,7 @@ class Pull:
         self.written = 0
 
 
-class Borrower:
+class BlockClient:
     """`on_end(handle, worked)` is called once for each pull. What comes after that is not written: the blocks may
     belong to another request by then.
     """

@@ -1,4 +1,4 @@
-"""The side of a rank that has blocks: answers asks from its shelf. Worker process, in the exchange's thread."""
+"""The side of a rank that has blocks: serves its exported blocks. Worker process, in the exchange's thread."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from collections.abc import Mapping
 import zmq
 
 from tenonry.transport.sockets import Socket
+from tenonry_kv_connectors.peer.exported_blocks import ExportedBlocks
 from tenonry_kv_connectors.peer.protocol import PART_BLOCKS, Ask, Part, Refused, checksum, to_text
-from tenonry_kv_connectors.peer.shelf import Shelf
 
 logger = logging.getLogger("tenonry.kv_connector")
 
 
-class Lender:
+class BlockServer:
     """`latest` is the number of the newest prompt that was shelved: an ask for a later one waits for it, for
     `patience` seconds at most, because the engine may answer its client before the step that shelves the blocks.
     """
 
-    def __init__(self, socket: Socket, shelf: Shelf, layout: bytes, patience: float) -> None:
+    def __init__(
+        self, socket: Socket, exported: ExportedBlocks, layout: bytes, patience: float
+    ) -> None:
         self._socket = socket
-        self._shelf = shelf
+        self._exported = exported
         self._layout = layout
         self._patience = patience
         self._waiting: list[tuple[float, bytes, Ask]] = []  # (until, who, ask)
@@ -32,7 +34,7 @@ class Lender:
         """An ask waits for its prompt."""
         return bool(self._waiting)
 
-    def shelved(self, number: int) -> None:
+    def exported(self, number: int) -> None:
         """All prompts up to this one were shelved, or are gone."""
         self._latest = max(self._latest, number)
         waiting = self._waiting
@@ -55,7 +57,7 @@ class Lender:
         if ask.layout != self._layout:
             self._refuse(who, ask, "its blocks are laid out otherwise")
             return
-        blocks = self._shelf.get(ask.token)
+        blocks = self._exported.get(ask.token)
         if blocks is None and ask.number > self._latest:
             self._waiting.append((until, who, ask))
             return
