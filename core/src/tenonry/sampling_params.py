@@ -202,7 +202,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """Length, prompt included, at which a request with this prompt ends at the latest."""
         if self.max_tokens is None:
             return max_model_len
-        return min(max_model_len + (not self.generates), num_prompt_tokens + self.max_tokens)
+        longest = max_model_len if self.generates else max_model_len + 1
+        return min(longest, num_prompt_tokens + self.max_tokens)
 
 
 def _check_field(info: msgspec.structs.FieldInfo, value: Any) -> None:

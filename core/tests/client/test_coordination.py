@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tenonry.client.engines import OwnedEngines
+from tenonry.interfaces.coordination import RequestRouter
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
 
@@ -116,5 +117,5 @@ def test_its_parts_are_called_where_they_belong(calls, serve):
 
 def test_one_engine_has_none(serve):
     served = serve()
-    assert served.engine.engine_core._router is None
+    assert type(served.engine.engine_core._router) is RequestRouter
     assert sorted(served.engine.engine_pids) == ["engine 0"]

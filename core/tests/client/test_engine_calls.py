@@ -59,9 +59,7 @@ class TestCalls:
         assert served.run(calls) == [[0, "x", {"tag": 1}]]
 
     def test_of_the_engine_with_keyword_arguments(self, served):
-        calls = served.engine.engine_calls.call(
-            "collective_rpc", "echo", args=["x"], kwargs={"a": 2}
-        )
+        calls = served.engine.engine_calls.call("call_workers", "echo", args=["x"], kwargs={"a": 2})
         assert served.run(calls) == [[[0, "x", {"a": 2}]]]
 
     def test_a_call_that_fails_says_so_in_the_engines_words(self, served):

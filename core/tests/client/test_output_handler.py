@@ -131,3 +131,13 @@ def test_many_requests_that_end_at_once_end_over_several_turns_of_the_loop(setti
     assert sum(turns) == 1600
     assert max(turns) < settings.get("output_chunk_size", 128) + frame_size
     client.close()
+
+
+def test_a_broken_frame_of_a_dead_engine_is_logged(caplog):
+    """The streams of its requests end all the same."""
+    broken: Any = None
+    client = Client([EngineCoreOutputs(finished=[broken])])
+    assert Handler(client).settle() == []
+    client.close()
+    assert "outputs that had arrived are lost" in caplog.text
+    assert "AttributeError" in caplog.text

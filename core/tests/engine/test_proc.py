@@ -107,14 +107,14 @@ class TestRequests:
     def test_calls_are_answered_to_the_caller(self, engine):
         """IO-9."""
         assert engine.call("check_health", client=1) is True
-        assert engine.call("collective_rpc", "echo", [1, "x"]) == [[0, 1, "x"]]
+        assert engine.call("call_workers", "echo", [1, "x"]) == [[0, 1, "x"]]
         with pytest.raises(RuntimeError, match="'os' is not a method of the engine"):
             engine.call("os")
 
     @pytest.mark.parametrize("method", ["too_large", "lone_surrogate", "unknown_type", "raises"])
     def test_a_call_whose_result_cannot_be_sent_is_answered(self, engine, method):
         with pytest.raises(RuntimeError, match=r"\w+Error: "):
-            engine.call("collective_rpc", method)
+            engine.call("call_workers", method)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")

@@ -150,7 +150,7 @@ class TestDeath:
 
     def test_of_an_executor_that_lost_a_rank_while_the_engine_was_idle(self, start):
         peer = start(clients=2, executor="tenonry_testkit.kernel.faulty:LosingExecutor")
-        peer.call("collective_rpc", "lose_rank")
+        peer.call("call_workers", "lose_rank")
         for client in (0, 1):
             assert peer.until_dead(client=client) == "rank 1 died"
         eventually(lambda: peer.child.exit_code == 1)
@@ -158,7 +158,7 @@ class TestDeath:
     def test_of_an_executor_that_lost_a_rank_while_the_engine_was_busy(self, start):
         peer = start(executor="tenonry_testkit.kernel.faulty:LosingExecutor", worker=SLOW)
         peer.add(request(1, max_tokens=60))
-        peer.call("collective_rpc", "lose_rank")
+        peer.call("call_workers", "lose_rank")
         assert peer.until_dead() == "rank 1 died"
 
     def test_of_a_broken_scheduler(self, start):

@@ -45,7 +45,7 @@ class TestAllowList:
         assert set(EngineUtilities(make_core(call_sets=[]), NO_PORTS).methods) == {
             "attach_client",
             "check_health",
-            "collective_rpc",
+            "call_workers",
             "detach_client",
             "request_counts",
             "reset_mm_cache",
@@ -89,8 +89,8 @@ class TestArguments:
 
     def test_arguments_may_be_given_by_name(self, core):
         assert result(core, "reset_prefix_cache", reset_running_requests=True) is True
-        assert result(core, "collective_rpc", "profile", kwargs={"is_start": False}) == [False]
-        assert result(core, "collective_rpc", method="profile", args=[True]) == [True]
+        assert result(core, "call_workers", "profile", kwargs={"is_start": False}) == [False]
+        assert result(core, "call_workers", method="profile", args=[True]) == [True]
 
     @pytest.mark.parametrize(
         ("method", "args", "kwargs", "text"),
@@ -102,19 +102,19 @@ class TestArguments:
                 "check_health: got an unexpected keyword argument 'x'; it takes no arguments",
             ),
             (
-                "collective_rpc",
+                "call_workers",
                 ["nap"],
                 {},
                 "nap: missing a required argument: 'seconds'; it takes seconds",
             ),
             (
-                "collective_rpc",
+                "call_workers",
                 ["profile"],
                 {"kwargs": {"is_stop": True}},
                 "profile: got an unexpected keyword argument 'is_stop'; it takes is_start",
             ),
             (
-                "collective_rpc",
+                "call_workers",
                 ["profile", [True]],
                 {"kwargs": {"is_start": True}},
                 "profile: multiple values for argument 'is_start'; it takes is_start",
@@ -143,7 +143,7 @@ class TestFailures:
     """IO-9, Q9: the caller gets a text; the engine continues; exceptions that must stop the process do so."""
 
     def test_an_exception_becomes_a_text(self, core):
-        assert call(core, "collective_rpc", "raises").failure == "ValueError: worker says no"
+        assert call(core, "call_workers", "raises").failure == "ValueError: worker says no"
         core.add_request(request(1))
         assert Inbox().run(core).tokens[1] == expected(core, request(1))
 
@@ -164,16 +164,16 @@ class TestFailures:
         ],
     )
     def test_what_cannot_be_sent_or_called_is_a_text(self, core, method, text):
-        assert str(call(core, "collective_rpc", method).failure).startswith(text)
+        assert str(call(core, "call_workers", method).failure).startswith(text)
 
     @pytest.mark.parametrize("method", ["too_large", "lone_surrogate"])
     def test_what_only_the_wire_refuses_is_a_text_too(self, core, method):
-        answered = call(core, "collective_rpc", method)
+        answered = call(core, "call_workers", method)
         assert answered.failure is not None
         assert msgspec.msgpack.encode(answered)
 
     def test_results_are_plain(self, core):
-        assert result(core, "collective_rpc", "data") == [
+        assert result(core, "call_workers", "data") == [
             {"array": [0, 1, 2], "bytes": b"\x00", "number": 0.5}
         ]
 
@@ -241,7 +241,7 @@ class TestMethods:
         source = request(1)
         core.add_request(source)
         core.step()
-        assert result(core, "collective_rpc", "echo", ["x"], 5.0) == [[0, "x"]]
+        assert result(core, "call_workers", "echo", ["x"], 5.0) == [[0, "x"]]
         assert len(core.in_flight) == 0
         assert Inbox().run(core).tokens[1] == expected(core, source)
 

@@ -100,7 +100,7 @@ class TestCapabilities:
         CALLS.clear()
         utilities = EngineUtilities(core, NO_PORTS)
         words = {"kwargs": {"tensorizer_config": {"tensorizer_uri": "/t"}}}
-        called = UtilityCall(7, "collective_rpc", ["save_tensorized_model"], words)
+        called = UtilityCall(7, "call_workers", ["save_tensorized_model"], words)
         assert answer(utilities, called).failure is None
         assert CALLS == ["tensorize {'tensorizer_uri': '/t'}"]
         lacking = answer(EngineUtilities(make_core(), NO_PORTS), called)

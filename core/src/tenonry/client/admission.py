@@ -123,7 +123,8 @@ class Admission:
         """The request of an admitted ticket has ended."""
         ticket = self.tickets.pop(request_id)
         self._num_admitted -= ticket.count
-        self.num_open -= ticket.is_open
+        if ticket.is_open:
+            self.num_open -= 1
         if not self.num_open:
             self._idle.set()
 

@@ -48,7 +48,7 @@ def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, P], R]:
     """The same method of `LLM`, whose call sets answer without a coroutine."""
-    return method.__wrapped__  # type: ignore[attr-defined,no-any-return]
+    return method.__wrapped__  # type: ignore[attr-defined,no-any-return]  # set by functools.wraps
 
 
 operations = method_of("operations")
@@ -176,7 +176,7 @@ class Delegations(_Common):
     ) -> list[Any]:
         """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
         engines = await self.engine_calls.call(
-            "collective_rpc", method, list(args), timeout, dict(kwargs or {})
+            "call_workers", method, list(args), timeout, dict(kwargs or {})
         )
         return [result for ranks in engines for result in ranks]
 

@@ -178,11 +178,12 @@ class LLM(BlockingDelegations):
                     refused = self.engine_core.add_request(request)
                     if refused is not None:
                         self.output_processor.absorb(EngineCoreOutputs(finished=[refused]))
-            num_open = len(self.output_processor)
-            while num_open:
+            num_done = 0
+            while len(self.output_processor):
                 self._step()
-                if num_open != (num_open := len(self.output_processor)):
-                    progress(len(streams) - num_open)
+                if num_done != len(streams) - len(self.output_processor):
+                    num_done = len(streams) - len(self.output_processor)
+                    progress(num_done)
         except BaseException:
             handles = self.output_processor.abort(self.output_processor.request_ids())
             if self._dead is None:

@@ -108,11 +108,13 @@ class OutputHandler:
 
     def settle(self) -> list[int]:
         """Take in all that engines have sent until now; returns handles to abort."""
-        with contextlib.suppress(Exception):
+        try:
             while not self.stopped and (outputs := self._client.receive()) is not None:
                 self.outputs.absorb(outputs)
             return self.outputs.flush()
-        return []
+        except Exception:  # streams of the engine that died end in any case
+            logger.exception("outputs that had arrived are lost")
+            return []
 
     # ------------------------------------------------------------------ other work
     def post(self, delay_s: float, callback: Callable[..., None], *args: Any) -> None:

@@ -341,9 +341,8 @@ class EngineConfig(Settings):
 
     def describe(self, secrets: Container[str] = ()) -> str:
         """Return the non-default settings as JSON for a log, without plugins' options and `secrets` among settings."""
-        hidden: Any = {
-            name: name in secrets or {"options": True, "__all__": {"options"}} for name, _ in self
-        }
+        options = {"options": True, "__all__": {"options"}}
+        hidden: Any = {name: True if name in secrets else options for name, _ in self}
         return self.model_dump_json(exclude_defaults=True, exclude=hidden)
 
 

@@ -251,7 +251,8 @@ class EngineCore:
         if self.executor.runs_elsewhere:
             self._observe("scheduled", output)  # while the other processes compute
         self.in_flight.append((output, future))
-        self.num_passes += len(output.row) > 0
+        if len(output.row):
+            self.num_passes += 1
         return True
 
     def _observe(self, call: str, *args: Any) -> None:

@@ -23,7 +23,8 @@ from tenonry.plugin.manager import build_plugin
 from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.serial import to_plain
 
-OF_CORE = ("request_counts", "reset_mm_cache", "reset_prefix_cache")  # methods of EngineCore
+# Methods of EngineCore.
+OF_CORE = ("call_workers", "request_counts", "reset_mm_cache", "reset_prefix_cache")
 
 
 def name_process(config: EngineConfig, index: int, epoch: int) -> None:
@@ -65,16 +66,6 @@ class EngineUtilities:
         """True; raises what `Executor.check_health` raises, within the executor's deadline."""
         self._core.executor.check_health()
         return True
-
-    def collective_rpc(
-        self,
-        method: str,
-        args: list[Any] | None = None,
-        timeout: float | None = None,
-        kwargs: dict[str, Any] | None = None,
-    ) -> list[Any]:
-        """A method of the workers' own allow-list, on every rank."""
-        return self._core.call_workers(method, args or [], timeout, kwargs)
 
 
 def build_call_sets(config: EngineConfig, plan: PluginPlan) -> dict[str, CallSet]:

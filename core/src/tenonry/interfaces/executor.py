@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from tenonry.info import ModelInfo
+from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.plugin import NO_OPTIONS, Plugin, PluginContext
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
@@ -33,8 +33,8 @@ class ExecutorContext(PluginContext):
     engine_index: int = 0
     engine_id: str = ""
     plan_text: str = ""
-    kv_connector: Any = None
-    starter: Any = None
+    kv_connector: PluginRecord | None = None
+    starter: Any = None  # its type belongs to `tenonry.launch`, above the interfaces
 
 
 class Executor(Plugin[ExecutorContext], ABC):

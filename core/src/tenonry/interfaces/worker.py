@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 from tenonry.errors import Unsupported
-from tenonry.info import ModelInfo, WorkerFacts
+from tenonry.info import ModelInfo, PluginRecord, WorkerFacts
 from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
@@ -38,7 +38,7 @@ class WorkerContext(PluginContext):
     rank: int = 0
     local_rank: int = 0
     rendezvous: str = ""
-    kv_connector: Any = None
+    kv_connector: PluginRecord | None = None
 
 
 def bind_arguments(

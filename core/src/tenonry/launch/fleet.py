@@ -191,7 +191,7 @@ class EngineFleet:
         used = Counter(self.places.values())
         place = 0 if self.config.data_parallel_rank is not None else index
         if index >= FIRST_STANDBY or used[place]:
-            place = min(range(num_places(self.config)), key=lambda each: (used[each], each))
+            place = min(range(num_places(self.config)), key=used.__getitem__)
         self.places[index] = place
         return place
 

@@ -17,12 +17,11 @@ TARGETS = [1, 2]
 
 def redirect(pipes: Iterable[int]) -> None:
     """Have standard output and error of this process be these pipes, which its parent reads."""
-    for place, pipe in enumerate(pipes):
+    for place, (pipe, stream) in enumerate(zip(pipes, (sys.stdout, sys.stderr), strict=False)):
         number = place + 1
         TARGETS[place] = os.dup(number)
         os.dup2(pipe, number)
         os.close(pipe)
-        stream = (sys.stdout, sys.stderr)[place]
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
 

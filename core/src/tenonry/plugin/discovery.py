@@ -46,7 +46,7 @@ def _cached(function: Function) -> Function:
                 times.append((folder, os.stat(folder).st_mtime_ns))  # noqa: PTH116 - quicker, and asked for often
         return remembered((*excluded(), *times), *arguments)
 
-    return call  # type: ignore[return-value]
+    return call  # type: ignore[return-value]  # it takes what `function` takes
 
 
 def excluded() -> list[str]:

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pluggy
@@ -52,6 +52,9 @@ from tenonry.plugin.kinds import (
 )
 from tenonry.plugin.plan import PluginPlan, import_target, load_class
 from tenonry.point import Point
+
+if TYPE_CHECKING:
+    from tenonry.interfaces.coordination import Coordination
 
 
 def _entry_points_of(kind: Kind) -> Callable[[str], PluginRecord | None]:
@@ -377,7 +380,7 @@ def build_plugin(record: PluginRecord, context: PluginContext) -> Any:
         return plugin(context)
 
 
-def build_coordination(config: EngineConfig, plan: PluginPlan) -> tuple[Any, PluginRecord]:
+def build_coordination(config: EngineConfig, plan: PluginPlan) -> tuple[Coordination, PluginRecord]:
     """The coordination and its record. The plan of a single engine names none: it is resolved here when others join."""
     record = plan.find("coordination") or PluginManager(config.plugins).resolve(
         "coordination", config.coordination, config

@@ -269,7 +269,7 @@ class JoinedClient(CoreClient):
         if method == "operations.release":  # `hold` is refused, so there is nothing to release
             return []
         is_own = method in OWN_CALLS
-        if method == "collective_rpc":
+        if method == "call_workers":
             is_own = args[0] in OWN_WORKER_CALLS
         if not is_own:
             raise EngineGenerateError(
