@@ -56,7 +56,7 @@ def test_damaged_library_is_named_once_and_torch_computes(tmp_path, monkeypatch,
 
 
 def test_nothing_installed_is_said_with_what_to_type(monkeypatch, caplog):
-    def missing(*_):
+    def missing(*_, **__):
         raise PluginNotFound("no step kernels")
 
     monkeypatch.setattr("tenonry_worker_torch.step_kernels.resolve_class", missing)
