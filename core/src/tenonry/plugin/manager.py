@@ -160,6 +160,7 @@ class PluginManager:
     def choose(self, config: EngineConfig, *, launcher: bool = True) -> list[PluginRecord]:
         """Find the plugins that the configuration names, and those in use unnamed; raises on the first that fails."""
         entries = []
+        consent = config.allow_experimental_plugins
         for name in KINDS if launcher else IN_PROCESS:
             kind = KINDS[name]
             if kind.needed_by and all(
@@ -174,10 +175,7 @@ class PluginManager:
             entries += [self._find(kind, choice, config) for choice in choices if choice]
         for point in EVERY_INSTALLED:
             names = dict.fromkeys(each.name for each in installed(point))
-            entries += [
-                find_plugin(point, each, allow_experimental=config.allow_experimental_plugins)
-                for each in names
-            ]
+            entries += [find_plugin(point, each, allow_experimental=consent) for each in names]
         return entries
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
