@@ -147,7 +147,7 @@ class FakeWorker(Worker):
     # ------------------------------------------------------------------ the step
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         self._misbehave(output)
-        done, failed = self._load(output.connector_metadata)
+        done, failed, spoilt = self._load(output.connector_metadata)
         self._check_next_tokens(output)
         for new in output.new:
             self._new_rows[new.row] = new
@@ -158,8 +158,7 @@ class FakeWorker(Worker):
             self.states.enter(new)
         inputs = self.state.apply(output)
         handles = self.state.handle[inputs.row]
-        failed_handles = np.array(failed, np.uint64)
-        self._rubbish[inputs.row] |= np.isin(handles, failed_handles)
+        self._rubbish[inputs.row] |= np.isin(handles, np.array(spoilt, np.uint64))
         result = ModelRunnerOutput(step_id=output.step_id)
         if len(output.row):
             result = self._compute(output, inputs)
@@ -179,16 +178,18 @@ class FakeWorker(Worker):
         self._asks[handle] += 1
         return self._asks[handle] >= self.options.grammar_asks
 
-    def _load(self, metadata: Any) -> tuple[list[int], list[int]]:
-        """Let the connector load blocks; returns handles of transfers (done, failed).
+    def _load(self, metadata: Any) -> tuple[list[int], list[int], list[int]]:
+        """Let the connector load blocks; returns handles of transfers (done, failed), and those with spoilt rows.
 
-        A row that runs in spite of a failed load computes garbage from now on, as a real one would.
+        A row that runs in spite of a failed load computes garbage from now on, as a real one would. Rows wait for loads
+        of asynchronous connectors: one that fails after its row has started anew, in other blocks, spoils nothing.
         """
         if self._connector is None:
-            return [], []
+            return [], [], []
         self._connector.load(metadata)
-        done, failed = self._connector.poll()
-        return list(done), list(failed)
+        done, failed = map(list, self._connector.poll())
+        waits = getattr(getattr(self._connector, "options", None), "asynchronous", False)
+        return done, failed, [] if waits else failed
 
     def _compute(self, output: SchedulerOutput, inputs: StepInputs) -> ModelRunnerOutput:
         longest = int(inputs.seq_lens.max())
