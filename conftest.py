@@ -23,6 +23,8 @@ import pytest
 hypothesis.settings.register_profile(
     "tenonry",
     deadline=None,
+    # Not `explain`, which traces every line: many tests are of suites that must fail, up to 15 s each.
+    phases=[phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain],
     derandomize=not os.environ.get("TENONRY_EXPLORE"),
     max_examples=100 if os.environ.get("TENONRY_EXPLORE") else 25,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],

@@ -169,7 +169,8 @@ def judged(python: Path, combination: Combination) -> str:
             check=False,
         )
         if done.returncode:
-            return f"failed in {name}: {last_line(done.stderr or done.stdout)}"
+            test = re.search(r"^(?:FAILED|ERROR) .*", done.stdout, re.MULTILINE)
+            return f"failed in {name}: {last_line(test[0] if test else done.stderr or done.stdout)}"
         printed.append(done.stdout)
     today = dt.datetime.now(dt.UTC).date()
     versions = last_line(printed[0])

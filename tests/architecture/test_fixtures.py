@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 from house import ROOT
 
 FOLDERS = ("core", "executors", "plugins", "schedulers", "stat_loggers", "tests")
+LONG = re.compile(r"""scope=["'](session|package)""")
 STARTS = {"ForkedServer", "Popen", "Server", "_serve", "start_server"}
 
 
 def long_servers(source: str) -> list[str]:
     """Fixtures of a whole session, or package, that start a process and keep it."""
-    found = []
+    found: list[str] = []
+    if not LONG.search(source):  # spares the parsing of most files
+        return found
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.FunctionDef):
             continue

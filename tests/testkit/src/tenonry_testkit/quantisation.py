@@ -24,11 +24,15 @@ from hypothesis import strategies as st
 from tenonry.errors import ModelError
 from tenonry.plugin.manager import resolve_point
 from tenonry_hf_hub import StoredTensor
+from tenonry_testkit.search import PHASES
 from tenonry_torch_base.points import QUANTISATIONS
 from tenonry_torch_base.quantisations import Quantisation, QuantisedWeight
 
 EXAMPLES = settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
+    max_examples=12,
+    deadline=None,
+    phases=PHASES,
+    suppress_health_check=[HealthCheck.differing_executors],
 )
 DTYPES = (torch.float32, torch.bfloat16)
 CPU = torch.device("cpu")
