@@ -121,8 +121,15 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
+        draw_once()
         gc.freeze()
         gc.enable()
+
+
+@hypothesis.given(hypothesis.strategies.none())
+@hypothesis.settings(max_examples=1, database=None)
+def draw_once(_: None) -> None:
+    """Make hypothesis register its random numbers: it looks for their holder, which it does not find once frozen."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
