@@ -163,6 +163,7 @@ class TestAnything:
 
     @settings(deadline=None)
     @given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=6))
+    @pytest.mark.slow
     def test_decoding_raises_validation_error_or_nothing(self, values):
         try:
             frame = msgspec.msgpack.encode(values)

@@ -45,6 +45,7 @@ class TestWithoutHalves(StepKernelsContract):
         return CpuKernels("avx512vnni")
 
 
+@pytest.mark.slow
 class TestBaseline(StepKernelsContract):
     """Instruction set of every processor."""
 

@@ -131,10 +131,8 @@ class TestFp8(QuantisationContract):
         values = floats().to(torch.float8_e4m3fn)
         made = values.float()
         height, width = self.config.get("weight_block_size", (ROWS, COLUMNS))
-        for row in range(ROWS):
-            for column in range(COLUMNS):
-                place = (row // height, column // width) if self.scales.dim() == 2 else ()
-                made[row, column] *= self.scales[place]
+        rows, columns = torch.arange(ROWS) // height, torch.arange(COLUMNS) // width
+        made *= self.scales[rows][:, columns] if self.scales.dim() == 2 else self.scales
         parts = {"weight": values, self.scale: self.scales}
         return StoredExample(self.config, parts, made, (self.scale,))
 

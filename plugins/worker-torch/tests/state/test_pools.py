@@ -24,6 +24,7 @@ def resident():
     return psutil.Process().memory_info().rss
 
 
+@pytest.mark.slow
 def test_rows_take_memory_when_they_are_first_written():
     before = resident()
     pool = room_for(512, key(RECURRENT), StateShape((512, 512), torch.float32), CPU)

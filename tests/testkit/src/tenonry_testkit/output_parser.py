@@ -33,7 +33,7 @@ from tenonry_output_parsers.events import (
     joined,
 )
 from tenonry_testkit.held_text import held_characters
-from tenonry_testkit.search import PHASES, search
+from tenonry_testkit.search import PHASES, effort, search
 
 MARKUP = str.maketrans("", "", "<[{@")
 POINT = Point("tenonry.output_parsers", OutputParser)
@@ -48,6 +48,7 @@ WORDS = (*string.ascii_letters, *string.punctuation.translate(MARKUP), *4 * (" "
 UNITS = ("a", " ", "\n", "<", "[", "{", '"', "\\", '{"', "</", '":')
 PIECE = 2048
 MOST_BEGINNINGS = 14  # of answers, that the tests of endless text look at
+LEAST_BEGINNINGS = 5  # however small the effort
 BASE_WORK = 400  # characters that are fed to see how much work they are
 
 
@@ -246,8 +247,9 @@ class OutputParserContract:
         ]
         step = -(-len(beginnings) // MOST_BEGINNINGS)
         units = itertools.cycle(UNITS)
-        for text, prompt in beginnings[::step]:
-            yield text, prompt, next(units)
+        found = [(text, prompt, next(units)) for text, prompt in beginnings[::step]]
+        few = max(LEAST_BEGINNINGS, round(MOST_BEGINNINGS * effort()))
+        yield from found[:: max(1, len(found) // few)]
 
     def _work(self, text: str, prompt: str, unit: str, size: int) -> int:
         parser = self.build(prompt)

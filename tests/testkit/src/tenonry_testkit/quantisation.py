@@ -18,22 +18,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tenonry.errors import ModelError
 from tenonry.plugin.manager import resolve_point
 from tenonry_hf_hub import StoredTensor
-from tenonry_testkit.search import PHASES
+from tenonry_testkit.search import few_examples
 from tenonry_torch_base.points import QUANTISATIONS
 from tenonry_torch_base.quantisations import Quantisation, QuantisedWeight
 
-EXAMPLES = settings(
-    max_examples=12,
-    deadline=None,
-    phases=PHASES,
-    suppress_health_check=[HealthCheck.differing_executors],
-)
+EXAMPLES = few_examples(12)
 DTYPES = (torch.float32, torch.bfloat16)
 CPU = torch.device("cpu")
 NAMES = {

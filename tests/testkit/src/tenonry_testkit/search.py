@@ -21,6 +21,7 @@ EFFORT_VARIABLE = "TENONRY_TESTKIT_EFFORT"
 NUMBER = re.compile(r"\d+(\.\d+)?")
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 MAX_SHRINKING_S = 10
+LEAST_EXAMPLES = 6  # of tests whose examples are few and cost much each
 Value = TypeVar("Value")
 
 
@@ -54,6 +55,16 @@ def _report(text: str) -> None:
     if "working to shrink" in text:
         text = f"Shrinking stopped after {MAX_SHRINKING_S} s; a smaller failing example may exist."
     reporting.default(text)
+
+
+def few_examples(examples: int) -> settings:
+    """Settings of a decorator for `examples` examples at effort 1, and at least `LEAST_EXAMPLES`."""
+    return settings(
+        max_examples=max(LEAST_EXAMPLES, round(examples * effort())),
+        deadline=None,
+        phases=PHASES,
+        suppress_health_check=[HealthCheck.differing_executors],  # classes derive from a suite
+    )
 
 
 def search_settings(

@@ -6,20 +6,14 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from tenonry.plugin.manager import resolve_point
-from tenonry_testkit.search import PHASES
+from tenonry_testkit.search import few_examples
 from tenonry_torch_base.points import STEP_KERNELS
 from tenonry_torch_base.step_kernels import Refusal, StepKernels
 
-EXAMPLES = settings(
-    max_examples=25,
-    deadline=None,
-    phases=PHASES,
-    suppress_health_check=[HealthCheck.differing_executors],  # each class has kernels of its own
-)
+EXAMPLES = few_examples(25)
 SEEDS = st.integers(0, 2**31)
 SIZES = st.integers(1, 40)
 COUNTS = st.integers(1, 9)
