@@ -41,11 +41,10 @@ gc.disable()
 ROOT = Path(__file__).parent
 # Faults at random moments and all model families, for minutes; each of their guarantees has a shorter test besides.
 NIGHTLY = [ROOT / "tests" / name for name in ("chaos", "parity")]
+PROCESSES = ("clients", "compat", "integration", "public", "security", "strength")
+OTHER_TIERS = ("integration", "nightly", "slow")
 # Several distributions together, most of them in real processes.
-INTEGRATION = [
-    *(ROOT / "tests" / name for name in ("clients", "integration", "public", "security")),
-    ROOT / "executors" / "ray",
-]
+INTEGRATION = [*(ROOT / "tests" / name for name in PROCESSES), ROOT / "executors" / "ray"]
 # Fixtures that start processes, or serve those that do.
 STARTING = {"fake_model_site", "forked_children", "run_cli", "start_server"}
 # Audit events of a new process, and those that this process has seen during the running test.
@@ -170,9 +169,9 @@ def note_start(event: str, _: object) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """In a run of the tier `unit`, fail a test that started a process, in the test or in a fixture set up for it."""
+    """Fail a test of the tier `unit` that started a process, in the test or in a fixture set up for it."""
     result = yield
-    if starts and "not integration" in item.config.option.markexpr:
+    if starts and not any(map(item.get_closest_marker, OTHER_TIERS)):
         pytest.fail(
             f"the test starts a process ({', '.join(sorted(set(starts)))}); "
             "mark it @pytest.mark.integration, or test the same without a process",

@@ -26,17 +26,16 @@ def test_no_case(): pass
 STARTS = 'import subprocess\ndef test_it():\n    subprocess.run(["true"], check=True)\n'
 
 
-@pytest.mark.parametrize(("marks", "status"), [("not integration", 1), ("not nightly", 0)])
-def test_a_test_that_starts_a_process_fails_in_the_tier_unit(
-    marks: str, status: int, tmp_path: Path
-):
+@pytest.mark.parametrize("mark", ["", "integration", "slow", "nightly"])
+def test_a_test_of_the_tier_unit_that_starts_a_process_fails(mark: str, tmp_path: Path):
     shutil.copy(ROOT / "conftest.py", tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (tmp_path / "test_starts.py").write_text(STARTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks]
+    marked = f"import pytest\npytestmark = pytest.mark.{mark}\n" if mark else ""
+    (tmp_path / "test_starts.py").write_text(marked + STARTS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stdout + done.stderr
-    assert ("mark it @pytest.mark.integration" in done.stdout) == bool(status)
+    assert done.returncode == (not mark), done.stdout + done.stderr
+    assert ("mark it @pytest.mark.integration" in done.stdout) == (not mark)
 
 
 def test_later_cases_are_nightly(tmp_path: Path):
