@@ -11,10 +11,19 @@ def main(folder: str, name: str) -> None:
     """Into `folder`, which holds the file."""
     from transformers import AutoTokenizer
 
+    map_files_as_arrays()
     tokenizer = AutoTokenizer.from_pretrained(
         folder, gguf_file=name, local_files_only=True, trust_remote_code=False
     )
     tokenizer.save_pretrained(folder)
+
+
+def map_files_as_arrays() -> None:
+    """Let the library `gguf` cut plain arrays: each of a million cuts of a `numpy.memmap` runs a Python method."""
+    import numpy as np
+
+    memmap = np.memmap
+    np.memmap = lambda path, mode: np.asarray(memmap(path, mode=mode))  # type: ignore[misc,assignment]
 
 
 if __name__ == "__main__":
