@@ -5,6 +5,7 @@ file: `python -m tenonry_hf_hub.gguf.tokenizer FOLDER FILE`.
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 
 def main(folder: str, name: str) -> None:
@@ -21,9 +22,11 @@ def main(folder: str, name: str) -> None:
 def map_files_as_arrays() -> None:
     """Let the library `gguf` cut plain arrays: each of a million cuts of a `numpy.memmap` runs a Python method."""
     import numpy as np
+    from gguf import gguf_reader
 
-    memmap = np.memmap
-    np.memmap = lambda path, mode: np.asarray(memmap(path, mode=mode))  # type: ignore[misc,assignment]
+    own = ModuleType("numpy")
+    vars(own).update(vars(np), memmap=lambda path, mode: np.asarray(np.memmap(path, mode=mode)))
+    gguf_reader.np = own  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":
