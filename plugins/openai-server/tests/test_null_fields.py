@@ -10,6 +10,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+pytestmark = pytest.mark.slow  # all fields of all routes
+
 ROUTES = ("messages", "responses", "pooling")
 FUNCTION = {"name": "f", "parameters": {"type": "object", "default": None}}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

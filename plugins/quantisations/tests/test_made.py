@@ -14,6 +14,8 @@ import torch
 from quantised_models import PROMPT, answers
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.slow  # whole models
+
 MADE = Path(__file__).parent / "made"
 READERS = {"awq": "awq", "llm-compressor": "compressed-tensors"}
 # Greatest relative error (L2) of log-probabilities: inputs are rounded to 8 bits here.

@@ -10,6 +10,8 @@ from quantised_models import GROUP, PROMPT, answers, model_folder, write_plainly
 from tenonry import LLM, SamplingParams
 from tenonry.errors import ConfigError, TenonryError
 
+pytestmark = pytest.mark.slow  # whole models
+
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, detokenize=False)
 GPTQ = {"bits": 4, "group_size": GROUP, "desc_act": False}
 

@@ -16,6 +16,8 @@ from tenonry_quantisations.compressed_tensors import CompressedTensors
 from tenonry_quantisations.fp8 import Fp8
 from tenonry_quantisations.gptq import Gptq
 
+pytestmark = pytest.mark.slow  # whole models
+
 NAME = "model.layers.1.mlp.up_proj"
 GPTQ = {"bits": 4, "group_size": GROUP, "desc_act": False}
 FLOATS_8 = {"num_bits": 8, "type": "float", "symmetric": True}

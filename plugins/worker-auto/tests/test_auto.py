@@ -22,6 +22,8 @@ from tenonry_testkit.worker import WorkerContract
 from tenonry_worker_auto.options import AutoOptions
 from tenonry_worker_auto.worker import AutoWorker
 
+pytestmark = pytest.mark.slow  # whole models
+
 SMALL = {
     "vocab_size": 96,
     "hidden_size": 32,

@@ -20,6 +20,8 @@ from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.images.cache import EncodedImages
 from tenonry_worker_torch.images.request import RequestImages
 
+pytestmark = pytest.mark.slow  # whole models
+
 SERVED = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "llava", "gemma3"]
 WAYS = {
     "one big batch": {},

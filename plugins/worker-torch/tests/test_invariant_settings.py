@@ -20,6 +20,8 @@ from tenonry_worker_torch.startup import backend_class, looked
 from tenonry_worker_torch.worker import TorchWorker
 from tenonry_worker_torch_cpu.attention.invariant import InvariantBackend
 
+pytestmark = pytest.mark.slow  # whole models
+
 CPU = torch.device("cpu")
 
 

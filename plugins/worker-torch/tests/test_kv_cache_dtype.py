@@ -24,6 +24,8 @@ from tenonry_torch_base.conflicts import Setup, refuse_conflicts
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.worker import TorchWorker
 
+pytestmark = pytest.mark.slow  # whole models
+
 FEW = ["int8", "fp8"]
 # Plain; a window in all layers, and in every other one; keys and values of two sizes; state beside attention.
 FAMILIES = ["llama", "mistral", "gemma2", "deepseek_v3", "qwen3_next"]

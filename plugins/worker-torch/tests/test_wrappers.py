@@ -21,6 +21,8 @@ from tenonry_torch_base.weights import read_model_config, skeleton
 from tenonry_worker_torch.loading.load import load_model
 from tenonry_worker_torch.worker import TorchWorker
 
+pytestmark = pytest.mark.slow  # whole models
+
 WAYS = {
     "one big batch": {},
     "chunked prefill": {"budget": 7},

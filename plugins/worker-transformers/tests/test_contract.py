@@ -6,11 +6,14 @@ import dataclasses
 from typing import ClassVar
 
 import generate_families as families
+import pytest
 
 from tenonry.info import ModelInfo
 from tenonry_testkit.result_shapes import check_shapes
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.worker import WorkerContract
+
+pytestmark = pytest.mark.slow  # whole models
 
 
 class TestFalcon(WorkerContract):

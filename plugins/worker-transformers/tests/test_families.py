@@ -17,6 +17,8 @@ from tenonry_worker_transformers.pieces import Batcher, Batching
 from tenonry_worker_transformers.self_check import agree
 from tenonry_worker_transformers.trees import NotBatchable
 
+pytestmark = pytest.mark.slow  # whole models
+
 # Prompts longer than a step's budget, and blocks for about two requests at a time.
 # One of each kind of cache: the others of a kind are served at night.
 USUAL = {

@@ -21,6 +21,8 @@ from tenonry_hf_hub import tensor_shapes
 from tenonry_worker_transformers import startup
 from tenonry_worker_transformers.worker import TransformersWorker
 
+pytestmark = pytest.mark.slow  # whole models
+
 
 def worker(folder, *, max_model_len=64, options=None, **config):
     info = ModelInfo(

@@ -15,7 +15,10 @@ from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch_cpu.kernels.between import PackedNorm
 from tenonry_worker_torch_cpu.kernels.rows import Budget
 
-pytestmark = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
+pytestmark = [
+    pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built"),
+    pytest.mark.slow,
+]
 PLACES = ("before_attention", "after_attention", "before_mlp", "after_mlp")
 # Norms with a kernel of three layers and the one behind them, rotations, gates.
 FAMILIES = {

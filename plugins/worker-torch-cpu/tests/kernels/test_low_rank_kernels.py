@@ -21,6 +21,8 @@ from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch_cpu.kernels.attention import KernelAttention
 from tenonry_worker_torch_cpu.kernels.low_rank import LowRankKernels
 
+pytestmark = pytest.mark.slow  # whole models
+
 needs_library = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
 RANKS = (1, 3, 4)
 ROWS = ("a1", None, "a3", "a4", "a3")

@@ -11,6 +11,8 @@ import worker_driver
 import worker_families
 import worker_tools
 
+pytestmark = pytest.mark.slow  # whole models
+
 NAMES = [f"a{rank}" for rank in lora_tools.RANKS]
 # Rows with every adapter, some of them twice, and rows without.
 ROWS = [*NAMES, None, NAMES[3], None, NAMES[0]]

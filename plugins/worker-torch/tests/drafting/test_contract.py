@@ -13,6 +13,8 @@ from worker_tools import context, loaded
 from tenonry_testkit.drafter import MAX_MODEL_LEN, VOCAB_SIZE, DrafterContract
 from tenonry_worker_torch.drafting.models import TorchDraftModels
 
+pytestmark = pytest.mark.slow  # whole models
+
 
 def write(folder):
     """A small model of the suite's vocabulary."""

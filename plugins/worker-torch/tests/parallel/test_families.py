@@ -16,6 +16,8 @@ from tenonry.sampling_params import SamplingParams
 from tenonry.step import RowFailure
 from tenonry_testkit.tiers import nightly_unless
 
+pytestmark = pytest.mark.slow  # whole models
+
 NO_PLAN = {"gpt2", "opt", "stablelm", "diffllama", "whisper"}
 # Of a rank of two. MiMo has other ones in layers with a window; the keys of an indexer are whole.
 KV_HEADS = {"gpt_neox": {2}, "mimo_v2_flash": {1, 2}, "deepseek_v3": {4}, "deepseek_v32": {1, 2}}

@@ -10,6 +10,8 @@ import pytest
 from tenonry_testkit.model_pass import ModelPassContract
 from tenonry_testkit.outcomes import failing_tests
 
+pytestmark = pytest.mark.slow  # whole models
+
 FILE = Path(__file__).parent / "odd_passes.py"
 SPEC = importlib.util.spec_from_file_location("odd_passes", FILE)
 ODD = importlib.util.module_from_spec(SPEC)

@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 from tenonry import LLM, AsyncLLM, EngineConfig, PoolingParams, SamplingParams
 from tenonry.errors import ModelError, RequestError
 
+pytestmark = pytest.mark.slow  # whole models
+
 LENGTHS = (5, 1, 40, 17, 64)
 
 

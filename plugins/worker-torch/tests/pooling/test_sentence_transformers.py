@@ -14,6 +14,8 @@ from tenonry import LLM
 from tenonry.errors import ModelError, RequestError
 from tenonry_worker_torch.pooling.outline import outline
 
+pytestmark = pytest.mark.slow  # whole models
+
 TEXTS = [
     "the cat sleeps on the mat",
     "who runs ?",

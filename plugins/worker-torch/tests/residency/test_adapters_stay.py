@@ -20,6 +20,8 @@ from tenonry_worker_torch.adapters.targets import LoraTargets
 from tenonry_worker_torch.options import TorchOptions
 from tenonry_worker_torch.worker import TorchWorker
 
+pytestmark = pytest.mark.slow  # whole models
+
 RANKS = (1, 3, 4)
 ROWS = ("a1", None, "a3", "a4", "a3")
 PROMPTS = worker_tools.prompts((5, 17, 9, 3, 12))

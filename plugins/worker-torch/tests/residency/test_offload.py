@@ -13,6 +13,8 @@ from torch import nn
 
 from tenonry_worker_torch.residency.offload import OffloadedModel, storages_of, tensors_of
 
+pytestmark = pytest.mark.slow  # whole models
+
 DEVICE = torch.device("meta")  # neither the CPU nor CUDA: nothing waits for it
 
 

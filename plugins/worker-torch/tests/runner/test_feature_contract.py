@@ -12,6 +12,8 @@ from tenonry.step import SchedulerOutput
 from tenonry_testkit.outcomes import failing_tests
 from tenonry_testkit.runner_feature import RunnerFeatureContract
 
+pytestmark = pytest.mark.slow  # whole models
+
 FILE = Path(__file__).parent / "odd_features.py"
 SPEC = importlib.util.spec_from_file_location("odd_features", FILE)
 ODD = importlib.util.module_from_spec(SPEC)

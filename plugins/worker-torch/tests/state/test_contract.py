@@ -12,6 +12,8 @@ from tenonry.info import ModelInfo
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.worker import WorkerContract
 
+pytestmark = pytest.mark.slow  # whole models
+
 
 @pytest.fixture(autouse=True, scope="module")
 def folder(tmp_path_factory):
