@@ -21,9 +21,9 @@ def main(folder: str, name: str) -> None:
 
 def map_files_as_arrays() -> None:
     """Let the library `gguf` cut plain arrays: each of a million cuts of a `numpy.memmap` runs a Python method."""
-    import numpy as np
     from gguf import gguf_reader
 
+    np = gguf_reader.np  # type: ignore[attr-defined]
     own = ModuleType("numpy")
     vars(own).update(vars(np), memmap=lambda path, mode: np.asarray(np.memmap(path, mode=mode)))
     gguf_reader.np = own  # type: ignore[attr-defined]
