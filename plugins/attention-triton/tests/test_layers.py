@@ -71,4 +71,4 @@ def test_a_model_of_the_llama_kind_is_not():
 
 def test_the_pass_comes_before_graphs():
     names = [each.name for each in device_passes("cuda")]
-    assert names == ["triton-matrices", "triton-layers", "graphs"]
+    assert names == ["triton-matrices", "triton-layers", "triton-truncation", "graphs"]

@@ -175,8 +175,9 @@ def test_sampling_that_cannot_be_recorded_follows_the_graphs(caplog):
 
 
 def test_rows_with_log_probabilities_leave_a_step_to_the_sampler(wanted):
-    """A token that a graph sampled feeds the next step, whichever samples that."""
-    made = runner(RecordedGraphs())
+    """A token that a graph sampled feeds the next step, whichever samples that; the graph is the same."""
+    maker = RecordedGraphs()
+    made = runner(maker)
     schedule = Schedule(made, BLOCK_SIZE, BLOCKS)
     counted = Count(made)
     schedule.enter("a", 2, prompt(1, 5))
@@ -190,8 +191,26 @@ def test_rows_with_log_probabilities_leave_a_step_to_the_sampler(wanted):
     for _ in range(2):
         schedule.step("a", "c", "b")
     assert counted.decodes == 3
+    assert len(maker.graphs) == 2  # of two rows and of four
     assert schedule.tokens["a"] == wanted["a"][:7]
     assert schedule.tokens["c"] == wanted["c"][:7]
+
+
+def test_all_parameters_of_draws_share_a_graph():
+    """Two for a number of rows: rows that all are greedy, and others."""
+    maker = RecordedGraphs()
+    made = runner(maker)
+    schedule = Schedule(made, BLOCK_SIZE, BLOCKS)
+    for row, given in enumerate(
+        [{}, *(each for some in MIXED.values() for each in some.values())][:5]
+    ):
+        params = SamplingParams(**{"temperature": 0.0, **given})
+        schedule.enter(str(row), row, prompt(row, 5), params)
+    schedule.step(new="01234")
+    for name in "01234":
+        schedule.step(name)
+    assert len(maker.graphs) == 2
+    assert maker.replays == 5
 
 
 def test_steps_with_prompts_are_launched():

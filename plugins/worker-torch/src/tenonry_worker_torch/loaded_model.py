@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tenonry_torch_base.attention.layer import LAYER_ATTRIBUTE, AttentionLayer, LayerCalls, StepPlan
+from tenonry_torch_base.sampler.choose import sorted_thresholds
 from tenonry_worker_torch.forward import Forward, ModuleForward, StepLengths
 from tenonry_worker_torch.pass_report import PassReport
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.buffers import StepBuffers
     from tenonry_torch_base.parallel.groups import Parallel
     from tenonry_torch_base.quantisations import Quantisation, QuantisedLinear
+    from tenonry_torch_base.sampler.choose import Thresholds
     from tenonry_torch_base.step_kernels import BestAllowedKernel
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.fuse.quantised import MatrixKernels
@@ -78,6 +80,7 @@ class LoadedModel:
         self.quantisation: Quantisation | None = None
         self.quantised_layers: Sequence[QuantisedLinear] = ()
         self.best_allowed: BestAllowedKernel | None = None  # search for tokens of grammars
+        self.thresholds: Thresholds = sorted_thresholds  # of top-k and top-p on a device
         self.matrix_kernels: MatrixKernels | None = None  # of its quantised matrices
         self.make_pass: Callable[..., Any] | None = None  # instead of the runner's `ForwardPass`
         self.is_invariant = False  # whether what a row gets depends on no other row

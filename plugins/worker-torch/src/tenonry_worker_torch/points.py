@@ -27,7 +27,12 @@ DEVICE_PASSES: dict[str, dict[str, str]] = {
         ),
         CPU,
     ),
-    "cuda": {"triton-matrices": TRITON, "triton-layers": TRITON, "graphs": CUDA},
+    "cuda": {
+        "triton-matrices": TRITON,
+        "triton-layers": TRITON,
+        "triton-truncation": TRITON,
+        "graphs": CUDA,
+    },
 }
 POOLING_PASSES = {"cpu": {"prompt-packing": CPU}}  # those of the worker `pooling`
 MODEL_PASSES = Point(

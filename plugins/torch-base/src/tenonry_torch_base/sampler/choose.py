@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Put = Callable[[NDArray[np.generic]], torch.Tensor]
+    # Of weights [N, V], top-k i64[N] (0: all) and top-p f32[N]: the smallest weight that stays, f32[N]; it waits for no
+    # device.
+    Thresholds = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 CANDIDATES = 256  # tokens sorted at first; rows whose nucleus is larger are sorted whole
 CHUNK = 512  # width of the second level of the cumulative sum
@@ -81,17 +84,23 @@ class Truncation(NamedTuple):
         return Truncation(self.top_k[lines], self.top_p[lines], self.min_p[lines])
 
 
-def truncated_weights(logits: torch.Tensor, cut: Truncation, put: Put) -> torch.Tensor:
+def truncated_weights(
+    logits: torch.Tensor, cut: Truncation, put: Put, on_device: Thresholds | None = None
+) -> torch.Tensor:
     """Unnormalised probabilities f32[N, V] of `logits` (already over temperature), 0 where truncated.
 
-    `put`: copies an array to the device of `logits`. Waits for no device.
+    `put`: copies an array to the device of `logits`. `on_device`: thresholds where that is not the CPU, by
+    `sorted_thresholds` if not given. Waits for no device.
     """
     weights = torch.softmax(logits, -1)
     if (cut.min_p > 0).any():
         most_likely = weights.amax(-1)  # [N]
         keep(weights, put(cut.min_p) * most_likely)
     lines = np.flatnonzero((cut.top_k > 0) | (cut.top_p < 1))
-    if len(lines) == len(weights):
+    if len(lines) and weights.device.type != "cpu":
+        limit = (on_device or sorted_thresholds)(weights, put(cut.top_k), put(cut.top_p))
+        keep(weights, limit)
+    elif len(lines) == len(weights):
         limit = _thresholds(weights, cut, put)
         keep(weights, limit)
     elif len(lines):
@@ -129,21 +138,17 @@ def largest(values: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _thresholds(weights: torch.Tensor, cut: Truncation, put: Put) -> torch.Tensor:
-    """The smallest weight that stays, f32[N].
-
-    The CPU tries the largest `CANDIDATES` before it sorts whole rows. Of another device the host would have to wait to
-    know whether they suffice, so a nucleus among all tokens is sorted whole at once.
+    """The smallest weight that stays, f32[N], on the CPU: of the largest `CANDIDATES` if these suffice, else of sorted
+    rows.
     """
     vocab_size = weights.shape[1]
     is_nucleus = cut.top_p < 1
     width = max(CANDIDATES if is_nucleus.any() else 1, int(cut.top_k.max()))
     width = min(vocab_size, width)
-    is_host = weights.device.type == "cpu"
-    needs_all = not is_host and (is_nucleus & (cut.top_k == 0)).any()
-    candidates = _sorted(weights) if needs_all else largest(weights, width)
+    candidates = largest(weights, width)
     top_k, top_p = put(cut.top_k), put(cut.top_p)
     limit, is_known = thresholds_among(candidates, weights, top_k, top_p)
-    if is_host and not bool(is_known.all()):
+    if not bool(is_known.all()):
         rest = (~is_known).nonzero()[:, 0]
         some = weights[rest]
         limit[rest], _ = thresholds_among(_sorted(some), some, top_k[rest], top_p[rest])
@@ -152,10 +157,17 @@ def _thresholds(weights: torch.Tensor, cut: Truncation, put: Put) -> torch.Tenso
 
 def _sorted(values: torch.Tensor) -> torch.Tensor:
     """Whole rows, falling. numpy sorts float32 three times as fast as torch does on the CPU."""
-    if values.device.type == "cpu":
-        rising = np.sort(-values.numpy(), axis=-1)
-        return torch.from_numpy(-rising)
-    return values.sort(-1, descending=True).values
+    rising = np.sort(-values.numpy(), axis=-1)
+    return torch.from_numpy(-rising)
+
+
+def sorted_thresholds(
+    weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
+) -> torch.Tensor:
+    """Implements `Thresholds` on any device by sorting whole rows."""
+    falling = weights.sort(-1, descending=True).values
+    limit, _ = thresholds_among(falling, weights, top_k, top_p)
+    return torch.where((top_k > 0) | (top_p < 1), limit, 0.0)
 
 
 def thresholds_among(

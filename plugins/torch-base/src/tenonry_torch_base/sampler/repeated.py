@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from tenonry.step import RowFailure
-from tenonry_torch_base.sampler.choose import draw, keep, thresholds_among
+from tenonry_torch_base.sampler.choose import draw, keep, sorted_thresholds
 from tenonry_torch_base.sampler.randomness import uniforms
 from tenonry_torch_base.sampler.sampler import DEVICE_TILE_ELEMENTS
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry_torch_base.buffers import StepBuffers
+    from tenonry_torch_base.sampler.choose import Thresholds
     from tenonry_torch_base.sampler.columns import SamplingColumns
     from tenonry_torch_base.sampler.processors import SampleStep
 
@@ -29,22 +30,17 @@ PADDING = (1.0, 1.0, 0.0, 1.0, 0.0, 0.5)
 
 
 class Draws(Enum):
-    """Draws that the rows of a step need. A step of one kind may be sampled as a later one."""
+    """Draws that the rows of a step need. A step of the first kind may be sampled as one of the second."""
 
     GREEDY = 0
-    WHOLE = 1  # from all tokens
-    TRUNCATED = 2
+    RANDOM = 1  # by any row
 
 
 def draws_of(columns: SamplingColumns, rows: NDArray[np.int32]) -> Draws | None:
     """The kind of a step; None where the sampler itself has to see it."""
     if columns.is_processed[rows].any() or (columns.logprobs[rows] >= 0).any():
         return None
-    random = rows[~columns.is_greedy[rows]]
-    if not len(random):
-        return Draws.GREEDY
-    is_cut = (columns.top_k[random] > 0) | (columns.top_p[random] < 1) | (columns.min_p[random] > 0)
-    return Draws.TRUNCATED if is_cut.any() else Draws.WHOLE
+    return Draws.GREEDY if columns.is_greedy[rows].all() else Draws.RANDOM
 
 
 class DrawRows:
@@ -71,7 +67,10 @@ class DrawRows:
 
 
 def sampled(
-    logits: torch.Tensor, values: torch.Tensor, kind: Draws
+    logits: torch.Tensor,
+    values: torch.Tensor,
+    kind: Draws,
+    thresholds: Thresholds = sorted_thresholds,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token i64[N] and failure i32[N] of each row of `logits` [N, V]; `values` as in `DrawRows`."""
     if kind is Draws.GREEDY:
@@ -80,7 +79,7 @@ def sampled(
     rows, vocab_size = logits.shape
     tile = max(1, DEVICE_TILE_ELEMENTS // vocab_size)
     parts = [
-        _tile(logits[begin : begin + tile], values[:, begin : begin + tile], kind)
+        _tile(logits[begin : begin + tile], values[:, begin : begin + tile], thresholds)
         for begin in range(0, rows, tile)
     ]
     ids, failure = zip(*parts, strict=True)
@@ -88,7 +87,7 @@ def sampled(
 
 
 def _tile(
-    logits: torch.Tensor, values: torch.Tensor, kind: Draws
+    logits: torch.Tensor, values: torch.Tensor, thresholds: Thresholds
 ) -> tuple[torch.Tensor, torch.Tensor]:
     raw = logits.float()
     best, ids = raw.max(-1)
@@ -98,16 +97,7 @@ def _tile(
     failure = torch.where(is_nan | best.isposinf(), RowFailure.NUMERICAL, failure)
     failure = torch.where(is_greedy, is_nan * RowFailure.NUMERICAL, failure).to(torch.int32)
     weights = torch.softmax(raw / values[TEMPERATURE, :, None].float(), -1)
-    if kind is Draws.TRUNCATED:
-        _truncate(weights, values)
+    keep(weights, values[MIN_P].float() * weights.amax(-1))
+    keep(weights, thresholds(weights, values[TOP_K].long(), values[TOP_P].float()))
     drawn = draw(weights, values[UNIFORM])
     return torch.where(is_greedy | (failure != 0), ids, drawn), failure
-
-
-def _truncate(weights: torch.Tensor, values: torch.Tensor) -> None:
-    """As `truncated_weights`, of rows with any parameters."""
-    keep(weights, values[MIN_P].float() * weights.amax(-1))
-    top_k, top_p = values[TOP_K].long(), values[TOP_P].float()
-    falling = weights.sort(-1, descending=True).values
-    limit, _ = thresholds_among(falling, weights, top_k, top_p)
-    keep(weights, torch.where((top_k > 0) | (top_p < 1), limit, 0.0))

@@ -9,7 +9,13 @@ import torch
 
 from tenonry.step import RowFailure
 from tenonry_torch_base.sampler.bad_words import BadWords
-from tenonry_torch_base.sampler.choose import Truncation, draw, greedy, truncated_weights
+from tenonry_torch_base.sampler.choose import (
+    Truncation,
+    draw,
+    greedy,
+    sorted_thresholds,
+    truncated_weights,
+)
 from tenonry_torch_base.sampler.columns import SamplingColumns
 from tenonry_torch_base.sampler.logprobs import Logprobs, concatenated, logprobs_of
 from tenonry_torch_base.sampler.penalties import Penalties
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry.step import NewRow, SchedulerOutput
+    from tenonry_torch_base.sampler.choose import Thresholds
 
 TILE_ELEMENTS = 1 << 19  # logits per tile on the CPU: 2 MiB in float32
 DEVICE_TILE_ELEMENTS = 1 << 24  # elsewhere: bounds the memory of sorted rows
@@ -63,7 +70,10 @@ class Sampler:
         context: ProcessorContext,
         engine_seed: int = 0,
         extra: Sequence[type[LogitsProcessor]] = (),
+        thresholds: Thresholds = sorted_thresholds,
     ) -> None:
+        """`thresholds`: of top-k and top-p on another device than the CPU."""
+        self.thresholds = thresholds
         self.context = context
         self.columns = SamplingColumns(context.max_num_seqs, context.vocab_size, engine_seed)
         self.processors = [kind(context) for kind in (*BUILT_IN, *extra)]
@@ -278,7 +288,7 @@ class Sampler:
         cut = Truncation(
             columns.top_k[rows].astype(np.int64), columns.top_p[rows], columns.min_p[rows]
         )
-        weights = truncated_weights(scaled, cut, put)
+        weights = truncated_weights(scaled, cut, put, self.thresholds)
         uniform = uniforms(columns.seed[rows], step.num_output)
         return draw(weights, put(uniform))
 

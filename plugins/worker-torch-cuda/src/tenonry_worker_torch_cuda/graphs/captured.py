@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.worker")
 
-DRAWN = {Draws.WHOLE, Draws.TRUNCATED}
 ALIKE = 0.02  # distance of a replay's logits, in shares of their norm: libraries may choose another product
 
 
@@ -48,8 +47,8 @@ class Outputs:
 class GraphedPass(ForwardPass):
     """Replays a graph for each step in which all rows decode and sample; other steps are launched as before.
 
-    Graphs of rows that need the sampler for nothing but their parameters sample, too, and record the tokens. `reason`:
-    why no step is replayed; None where they are.
+    Graphs sample, too, and record the tokens, for rows that need the sampler for nothing but their parameters. Where it
+    samples after them, its tokens replace theirs. `reason`: why no step is replayed; None where they are.
     """
 
     def __init__(
@@ -57,12 +56,13 @@ class GraphedPass(ForwardPass):
     ) -> None:
         self._maker = maker
         self._sizes = bucket_sizes(len(context.state.handle))
-        self._graphs: dict[tuple[int, Draws | None], Graph] = {}
+        self._graphs: dict[tuple[int, Draws], Graph] = {}
         self._rows: dict[int, StepRows] = {}
         self._table: DeviceTable | None = None
         self._outputs: Outputs | None = None
         self._history = context.history.tokens
         self._columns: SamplingColumns | None = None
+        self._thresholds = context.model.thresholds
         self.reason: str | None = None
         super().__init__(context, features, dummy_block)
         if features.sees_decodes or features.needs_hidden:
@@ -102,9 +102,9 @@ class GraphedPass(ForwardPass):
             super().compute(step)
             return
         count = len(step.inputs.row)
-        graph = self._graphs.get((rows.size, draws))
+        graph = self._graphs.get((rows.size, draws or Draws.GREEDY))
         if graph is None:
-            step.logits = self._recorded(rows, draws)[:count]
+            step.logits = self._recorded(rows, draws or Draws.GREEDY)[:count]
             return
         graph.replay()
         outputs = self._outputs
@@ -133,24 +133,24 @@ class GraphedPass(ForwardPass):
             return None
         self._table.send(step.inputs.row, self.generation, step.buffers)
         rows.fill(step.inputs, step.model_inputs, self._state, self._dummy_block, step.buffers)
-        if draws in DRAWN:
+        if draws is Draws.RANDOM:
             assert self._columns is not None  # noqa: S101 - `_draws` looked
             rows.draws.fill(self._columns, step.sampling, step.buffers)
         return rows
 
-    def _recorded(self, rows: StepRows, draws: Draws | None) -> torch.Tensor:
+    def _recorded(self, rows: StepRows, draws: Draws) -> torch.Tensor:
         """Logits of the step in `rows`, launched as they are; then a graph of these launches for later steps."""
         wanted = self._launched(rows)
         try:
             if self._outputs is None:
                 self._outputs = Outputs(self._sizes[-1], wanted)
             outputs = self._outputs
-            if draws is not None:  # what is made once is made before
-                sampled(wanted, rows.draws.values, draws)
+            # What is made once is made before.
+            sampled(wanted, rows.draws.values, draws, self._thresholds)
             graph = self._maker.record(lambda: self._fill(outputs, rows, draws))
             graph.replay()
         except RuntimeError as error:
-            if draws in DRAWN:
+            if draws is Draws.RANDOM:
                 self._sample_outside(error)
             else:
                 self._stop_for(error)
@@ -165,13 +165,11 @@ class GraphedPass(ForwardPass):
         plan = self.model.backend.decode_plan(rows.attended())
         return self.forward(rows.token_ids, rows.positions(), None, ForwardPlans(plan))
 
-    def _fill(self, outputs: Outputs, rows: StepRows, draws: Draws | None) -> None:
+    def _fill(self, outputs: Outputs, rows: StepRows, draws: Draws) -> None:
         """The launches of a graph."""
         logits = self._launched(rows)
         outputs.logits[: rows.size].copy_(logits)
-        if draws is None:
-            return
-        token_ids, failure = sampled(logits, rows.draws.values, draws)
+        token_ids, failure = sampled(logits, rows.draws.values, draws, self._thresholds)
         outputs.token_ids[: rows.size].copy_(token_ids)
         outputs.failure[: rows.size].copy_(failure)
         rows.record(token_ids, self._history)

@@ -46,6 +46,7 @@ ORDER = (
     "kernels",
     "token-search",
     "triton-layers",
+    "triton-truncation",
     "graphs",
 )
 INSTALLED_CONFLICTS = Conflicts(

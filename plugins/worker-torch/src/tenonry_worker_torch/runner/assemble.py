@@ -50,6 +50,6 @@ def assemble_runner(  # noqa: PLR0913 - by name
         context,
         active,
         forward_pass_of(context, active, dummy_block=num_blocks),
-        Sampler(columns, seed, processors),
+        Sampler(columns, seed, processors, model.thresholds),
         KVMemory(num_blocks, block_size),
     )
