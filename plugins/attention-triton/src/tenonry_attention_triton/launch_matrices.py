@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import torch
 import triton
 
 from tenonry_attention_triton import kept, matrix_kernels
 
-if TYPE_CHECKING:
-    import torch
-
-FEWEST, MOST = 16, 64  # rows of a tile; the smallest side of a matrix product
+TILES = (16, 64, 128)  # rows of a tile, of few variants of the kernel
+MANY = 64  # more rows are bound by their products, and tiles are larger
+ROUND_BLOCK = 2048
+ROUND_OPTIONS = {"num_warps": 4}
 
 
 class Layout(Protocol):
@@ -31,23 +32,45 @@ class Layout(Protocol):
 
 def constants(layer: Layout, rows: int, itemsize: int) -> dict[str, Any]:
     """Constants and options of the kernel for a number of rows."""
-    tile = min(MOST, max(FEWEST, triton.next_power_of_2(rows)))
+    tiles = (
+        TILES if itemsize <= 2 else TILES[:2]
+    )  # products of float32 hold their operands in registers
+    tile = next((size for size in tiles if rows <= size), tiles[-1])
+    is_large = tile > MANY
     eight = kept.FP8 if layer.is_float else kept.INT8
     return {
-        "CHUNKS": layer.chunks, "CHUNK": layer.chunk, "PER_GROUP": layer.per_group,
+        "CHUNK": layer.chunk, "PER_GROUP": layer.per_group,
         "KIND": matrix_kernels.FOUR_BITS if layer.bits == 4 else eight, "HAS_ZEROS": layer.zeros is not None,
-        "HAS_BIAS": layer.bias is not None, "M": tile, "N": 32, "num_warps": 4,
-        "num_stages": 3 if itemsize <= 2 else 1,
+        "HAS_BIAS": layer.bias is not None, "M": tile, "N": 64 if is_large else 32, "num_warps": 8 if is_large else 4,
+        "num_stages": (2 if is_large else 3) if itemsize <= 2 else 1,
     }  # fmt: skip
 
 
-def few_rows(layer: Layout, x: torch.Tensor, out: torch.Tensor) -> None:
+def product(layer: Layout, x: torch.Tensor, out: torch.Tensor) -> None:
     """`out` [N, outputs] of contiguous `x` [N, inputs]."""
     rows = len(x)
     given = constants(layer, rows, x.itemsize)
     grid = (triton.cdiv(layer.outputs, given["N"]), triton.cdiv(rows, given["M"]))
     absent = layer.scales
-    matrix_kernels.few_rows[grid](
+    matrix_kernels.product[grid](
         x, layer.packed_octets, layer.scales, absent if layer.zeros is None else layer.zeros,
-        absent if layer.bias is None else layer.bias, out, rows, layer.outputs, x.stride(0), **given,
+        absent if layer.bias is None else layer.bias, out, rows, layer.outputs, layer.chunks, x.stride(0), **given,
     )  # fmt: skip
+
+
+def warm(layer: Layout, dtype: torch.dtype) -> None:
+    """Launch each variant once, so that none is compiled in a step."""
+    for rows in TILES:
+        x = torch.zeros(
+            rows, layer.chunks * layer.chunk, dtype=dtype, device=layer.packed_octets.device
+        )
+        product(layer, x, x.new_empty(rows, layer.outputs))
+
+
+def rounded_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Contiguous `x` [N, inputs] in fp8, and the scale f32[N, 1] of each row."""
+    rows, size = x.shape
+    rounded = torch.empty(rows, size, dtype=torch.uint8, device=x.device)
+    scales = torch.empty(rows, 1, dtype=torch.float32, device=x.device)
+    matrix_kernels.round_rows[(rows,)](x, rounded, scales, size, BLOCK=ROUND_BLOCK, **ROUND_OPTIONS)
+    return rounded.view(torch.float8_e4m3fn), scales

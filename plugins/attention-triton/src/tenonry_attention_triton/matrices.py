@@ -1,4 +1,4 @@
-"""Linear layers over quantised matrices on CUDA: a Triton kernel for few rows, torch for many. Worker process."""
+"""Linear layers over quantised matrices on CUDA. Worker process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn import functional
 
+from tenonry_attention_triton.backend import is_interpreted
 from tenonry_torch_base.few_bits import FewBitsWeight, matrix_of
 from tenonry_torch_base.quantisations import QuantisedLinear
 
@@ -17,12 +17,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.worker")
 
-FEW_ROWS = 256  # more are multiplied with dequantised floats
 CHUNKS = (128, 64, 32)  # columns that a kernel takes together
 FP8 = torch.float8_e4m3fn
 FIRST_WITH_FP8 = (8, 9)  # compute capability whose products take fp8
-LARGEST = torch.finfo(FP8).max
-TINY = 1e-12
 ALIGNED = 16  # sides of a matrix of fp8 products
 
 
@@ -33,6 +30,7 @@ class TritonMatrices:
         self._device = device
         self._dtype = dtype
         self._multiplies_fp8 = multiplies_fp8(device, dtype)
+        self._warm: set[tuple[object, ...]] = set()
 
     def layer(
         self, weight: QuantisedWeight | FewBitsWeight, bias: torch.Tensor | None
@@ -52,11 +50,25 @@ class TritonMatrices:
         order, matrix = ordered
         width = matrix.shape[1] // matrix.num_groups
         chunk = next((size for size in CHUNKS if width % size == 0), None)
-        return None if chunk is None else FewRowsLinear(matrix, order, chunk, bias, self._device)
+        if chunk is None:
+            return None
+        made = PackedLinear(matrix, order, chunk, bias, self._device)
+        if self._device.type == "cuda" or is_interpreted():
+            self._compile(made)
+        return made
+
+    def _compile(self, layer: PackedLinear) -> None:
+        """Launch the variants of the kernel for such a layer, if it is the first one."""
+        from tenonry_attention_triton.launch_matrices import constants, warm
+
+        variant = tuple(constants(layer, 1, self._dtype.itemsize).values())
+        if variant not in self._warm:
+            self._warm.add(variant)
+            warm(layer, self._dtype)
 
 
-class FewRowsLinear(QuantisedLinear):
-    """Weights in 4 or 8 bits, inputs as they are. Its layout is that of `matrix_kernels.few_rows`."""
+class PackedLinear(QuantisedLinear):
+    """Weights in 4 or 8 bits, inputs as they are. Its layout is that of `matrix_kernels.product`."""
 
     def __init__(
         self,
@@ -90,27 +102,12 @@ class FewRowsLinear(QuantisedLinear):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self.order is not None:
             x = x.index_select(1, self.order)
-        if len(x) > FEW_ROWS:
-            return functional.linear(x, self.dequantised(x.dtype), self.bias)
         out = x.new_empty(len(x), self.outputs)
         if len(x):
             from tenonry_attention_triton import launch_matrices
 
-            launch_matrices.few_rows(self, x.contiguous(), out)
+            launch_matrices.product(self, x.contiguous(), out)
         return out
-
-    def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
-        """The matrix as floats, columns in order of their groups."""
-        octets = self.packed_octets
-        if self.bits == 4:
-            octets = torch.cat([octets & 15, octets >> 4], -1)
-            values = octets.float() - 8
-        else:
-            values = octets.view(FP8 if self.is_float else torch.int8).float()
-        columns = values.transpose(0, 1).reshape(self.outputs, -1, self.per_group * self.chunk)
-        if self.zeros is not None:
-            columns = columns - self.zeros.t()[:, :, None]
-        return (columns * self.scales.t()[:, :, None]).flatten(1).to(dtype)
 
 
 class ScaledLinear(QuantisedLinear):
@@ -131,8 +128,9 @@ class ScaledLinear(QuantisedLinear):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if not len(x):
             return x.new_empty(0, len(self.weight))
-        scale = x.abs().amax(1, keepdim=True).float().div_(LARGEST).clamp_min_(TINY)
-        rounded = (x / scale).to(FP8)
+        from tenonry_attention_triton.launch_matrices import rounded_rows
+
+        rounded, scale = rounded_rows(x.contiguous())
         made: torch.Tensor = torch._scaled_mm(  # noqa: SLF001 - its public name came later
             rounded, self.weight.t(), scale_a=scale, scale_b=self.scales, out_dtype=self.dtype
         )

@@ -1,24 +1,24 @@
-"""Triton kernel of few rows times a quantised matrix, which is bound by reading the matrix. Worker process."""
+"""Triton kernel of rows times a quantised matrix, which is dequantised tile by tile. Worker process."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from tenonry_attention_triton.kept import numbers
+from tenonry_attention_triton.kept import numbers, octets_of
 
 FOUR_BITS = 4  # beside the kinds of `kept`
 
 
 @triton.jit(do_not_specialize=["rows"])
-def few_rows(
-    x, packed, scales, zeros, bias, out, rows, outputs, x_row,
-    CHUNKS: tl.constexpr, CHUNK: tl.constexpr, PER_GROUP: tl.constexpr, KIND: tl.constexpr,
+def product(
+    x, packed, scales, zeros, bias, out, rows, outputs, chunks, x_row,
+    CHUNK: tl.constexpr, PER_GROUP: tl.constexpr, KIND: tl.constexpr,
     HAS_ZEROS: tl.constexpr, HAS_BIAS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """A program per N outputs and M rows of `x`: x · matrix, accumulated in float32.
 
-    `packed` u8[CHUNKS, outputs, octets] has CHUNK columns in each chunk: an octet each, or two columns in one, of the
+    `packed` u8[chunks, outputs, octets] has CHUNK columns in each chunk: an octet each, or two columns in one, of the
     first half of the chunk and of the second. `scales` and `zeros` f32[groups, outputs]: a group is PER_GROUP chunks.
     """
     n = tl.program_id(0) * N + tl.arange(0, N)
@@ -28,10 +28,10 @@ def few_rows(
     is_output = n < outputs
     is_row = (m < rows)[:, None]
     acc = tl.zeros([M, N], tl.float32)
-    for chunk in range(CHUNKS):
+    for chunk in range(chunks):
         line = (chunk * outputs + n).to(tl.int64) * octets
         held = tl.load(packed + line[:, None] + place[None, :], mask=is_output[:, None], other=0)
-        given = x + m[:, None] * x_row + chunk * CHUNK + place[None, :]
+        given = x + m[:, None].to(tl.int64) * x_row + chunk * CHUNK + place[None, :]
         first = tl.load(given, mask=is_row, other=0.0)
         group = chunk // PER_GROUP * outputs + n
         scale = tl.load(scales + group, mask=is_output, other=0.0)
@@ -57,3 +57,25 @@ def few_rows(
         acc.to(out.dtype.element_ty),
         mask=is_row & is_output[None, :],
     )
+
+
+@triton.jit
+def round_rows(x, rounded, scales, size, BLOCK: tl.constexpr):
+    """A program per row of `x` [N, size]: octets of fp8 with one scale, f32; NaN for a row that is not finite."""
+    row = tl.program_id(0).to(tl.int64)
+    line = x + row * size
+    most = tl.zeros([BLOCK], tl.float32)
+    zero = tl.zeros([BLOCK], tl.float32)
+    for begin in range(0, size, BLOCK):
+        at = begin + tl.arange(0, BLOCK)
+        value = tl.load(line + at, mask=at < size, other=0.0).to(tl.float32)
+        most = tl.maximum(most, tl.abs(value))
+        zero += value * 0.0
+    scale = tl.maximum(tl.div_rn(tl.max(most, 0), 448.0), 1e-12)
+    scale = tl.where(tl.sum(zero, 0) == 0.0, scale, float("nan"))
+    tl.store(scales + row, scale)
+    for begin in range(0, size, BLOCK):
+        at = begin + tl.arange(0, BLOCK)
+        value = tl.load(line + at, mask=at < size, other=0.0).to(tl.float32)
+        octets = octets_of(tl.div_rn(value, tl.zeros_like(value) + scale))
+        tl.store(rounded + row * size + at, octets, mask=at < size)

@@ -43,7 +43,7 @@ class TritonMatrixPass(ModelPass):
         from tenonry_attention_triton.matrices import TritonMatrices
 
         changes.set(model, "matrix_kernels", TritonMatrices(model.device, model.dtype))
-        return "for few rows"
+        return "dequantised in the kernel"
 
     def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
         return True
