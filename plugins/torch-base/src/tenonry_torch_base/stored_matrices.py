@@ -28,7 +28,7 @@ class StoredMatrices:
     so far.
 
     `postponed`: names of matrices that are not read as numbers, but later, from `unread`; their slices are tensors of
-    one element that is repeated, in `dtype`.
+    one element that is repeated, in `dtype` on `device`.
     """
 
     def __init__(self, quantisation: Quantisation) -> None:
@@ -37,6 +37,7 @@ class StoredMatrices:
         self.read: dict[str, QuantisedWeight] = {}
         self.postponed: frozenset[str] = frozenset()
         self.dtype: torch.dtype | None = None
+        self.device: torch.device | None = None
         self.unread: dict[str, MatrixSlice] = {}
 
     def name_of(self, key: str) -> str:
@@ -103,7 +104,8 @@ class MatrixSlice:
             import torch
 
             self._matrices.unread[self._key] = self
-            return torch.zeros((), dtype=self._matrices.dtype).expand(self._shape)[index]
+            zero = torch.zeros((), dtype=self._matrices.dtype, device=self._matrices.device)
+            return zero.expand(self._shape)[index]
         weight = self.weight()
         self._matrices.read[self._key] = weight
         return weight.dequantised()[index]

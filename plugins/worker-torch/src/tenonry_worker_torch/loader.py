@@ -31,7 +31,7 @@ from tenonry_worker_torch.invariance import NotInvariantError
 from tenonry_worker_torch.invariant_settings import require_kernels
 from tenonry_worker_torch.loading.load import load_model
 from tenonry_worker_torch.loading.quantised import computes
-from tenonry_worker_torch.loading.stored import kernels_for
+from tenonry_worker_torch.loading.stored import kernels_for, reads_weights
 from tenonry_worker_torch.points import MODEL_PASSES
 from tenonry_worker_torch.startup import backend_class, window_groups
 from tenonry_worker_torch.step_kernels import find_kernels
@@ -125,6 +125,7 @@ class Loader:
             parallel=self.parallel,
             found=found,
             kernels=None if self._passes else kernels_for(self._kernels, config),
+            keeps_matrices=self._keeps_matrices,
         )
         if self._num_loads:
             return self._again(found, make)
@@ -149,6 +150,13 @@ class Loader:
         with self._phases.of("weights"):
             module = make()
         return self._built(found, module)
+
+    @property
+    def _keeps_matrices(self) -> bool:
+        """True if the pass `quantisation` packs matrices that a checkpoint holds, and nothing else reads weights."""
+        settings = torch_settings(self._context.config)
+        is_packed = self._options.fuse and not settings.enforce_eager and not self._passes
+        return self.device.type == "cuda" and is_packed and not reads_weights(self._context.config)
 
     def reload(
         self, found: CheckpointInfo, make: Callable[[str, torch.device], PreTrainedModel]

@@ -28,7 +28,7 @@ from tenonry_worker_torch.loading.refusals import (
     refuse_encoder_decoder,
     refuse_unsupported,
 )
-from tenonry_worker_torch.loading.stored import attach_stored, postpone
+from tenonry_worker_torch.loading.stored import attach_stored, has_blocks, postpone
 
 if TYPE_CHECKING:
     import torch
@@ -102,7 +102,7 @@ def look(
     return CheckpointInfo(architecture, whole, checkpoint, is_sharded, quantised)
 
 
-def load_model(
+def load_model(  # noqa: PLR0913 - by name
     path: str,
     *,
     load_format: str,
@@ -112,9 +112,11 @@ def load_model(
     parallel: Parallel | None = None,
     found: CheckpointInfo | None = None,
     kernels: StepKernels | None = None,
+    keeps_matrices: bool = False,
 ) -> PreTrainedModel:
     """This rank's part of the model on `device`, in evaluation mode. `found`: result of `look`, if available.
-    `kernels`: for quantised matrices that may stay in the layout of kernels.
+    `kernels`: for quantised matrices in blocks, which may stay in the layout of kernels. `keeps_matrices`: quantised
+    ones stay so on the device, and the floats of one exist at a time.
 
     Raises ModelError, before any weight is read where possible.
     """
@@ -129,14 +131,17 @@ def load_model(
     with progress_only_on_a_terminal():
         chosen = choose_dtype(dtype, found.whole.config, device)
         if parallel.is_alone and found.checkpoint is not None:
-            if not stays_stored(found.quantised, device, chosen):
+            if not has_blocks(found.checkpoint):
                 kernels = None
-            if kernels is not None:
-                postpone(found.whole, found.checkpoint, chosen)
+            is_kept = stays_stored(found.quantised, device, chosen) and (
+                kernels is not None or keeps_matrices
+            )
+            if is_kept:
+                postpone(found.whole, found.checkpoint, chosen, device)
             model = stored_model(
                 path, found.whole, chosen, found.architecture, found.checkpoint, **placed_on(device)
             )
-            if kernels is not None:
+            if is_kept:
                 with weights_of(found.architecture, path):
                     attach_stored(model, found.checkpoint, kernels)
             attach(model, found.checkpoint)

@@ -137,7 +137,7 @@ def computes(
 
 def stays_stored(found: FoundQuantisation | None, device: torch.device, dtype: torch.dtype) -> bool:
     """Return True if a checkpoint's matrices can be computed with as they are."""
-    if found is None or found.is_at_load or device.type != "cpu":
+    if found is None or found.is_at_load:
         return False
     return found.quantisation.refusal(device, dtype) is None
 

@@ -1,4 +1,5 @@
-"""Layers whose weights are only in the layout of step kernels, while a model is loaded and compared. Worker process.
+"""Layers whose weights are only in the layout of step kernels, or quantised on a device, while a model is loaded and
+compared. Worker process.
 
 Their parameter `weight` has the shape and data type of the weight and no memory: one zero, repeated. The model's own
 code computes with numbers that are dequantised for each call, so the floats of one layer exist at a time.
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tenonry.config import EngineConfig
     from tenonry_torch_base.checkpoint import Checkpoint
     from tenonry_torch_base.few_bits import FewBitsWeight
-    from tenonry_torch_base.quantisations import StoredBlocks
+    from tenonry_torch_base.quantisations import QuantisedWeight, StoredBlocks
     from tenonry_torch_base.step_kernels import StepKernels
     from tenonry_worker_torch.step_kernels import FoundKernels
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 class StoredLinear(nn.Linear):
     """`stored`: None once the layer has lost its weight, or got it as floats."""
 
-    stored: FewBitsWeight | None
+    stored: FewBitsWeight | QuantisedWeight | None
     rows: Rows | None
 
     def reset_parameters(self) -> None:
@@ -83,15 +84,41 @@ class StoredEmbedding(nn.Embedding):
 
 
 def kernels_for(found: FoundKernels | None, config: EngineConfig) -> StepKernels | None:
-    """Kernels that may hold the matrices of a file from the start: where no adapter or vision encoder reads weights."""
-    has_adapters = bool(config.max_loras or torch_settings(config).lora_modules)
-    return None if found is None or has_adapters or config.max_images else found.kernels
+    """Kernels that may hold the matrices of a file from the start."""
+    return None if found is None or reads_weights(config) else found.kernels
 
 
-def postpone(whole: PreTrainedModel, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-    """Leave the quantised matrices of plain layers of `whole` to `attach_stored`, if they are stored in blocks."""
+def reads_weights(config: EngineConfig) -> bool:
+    """Return True if adapters or a vision encoder read weights of a model."""
+    return bool(config.max_loras or torch_settings(config).lora_modules or config.max_images)
+
+
+class DequantisedRows:
+    """Numbers of a quantised matrix on its device, in `dtype`, made anew for each call."""
+
+    __slots__ = ("_dtype", "_weight")
+
+    def __init__(self, weight: QuantisedWeight, dtype: torch.dtype) -> None:
+        self._weight = weight
+        self._dtype = dtype
+
+    def __call__(self, ids: torch.Tensor | None) -> torch.Tensor:
+        numbers = self._weight.dequantised(self._dtype)
+        return numbers if ids is None else numbers[ids]
+
+
+def has_blocks(checkpoint: Checkpoint) -> bool:
+    """Return True if its quantised matrices are stored in blocks."""
     matrices = checkpoint.matrices
-    if matrices is None or type(matrices.quantisation).blocks is Quantisation.blocks:
+    return matrices is not None and type(matrices.quantisation).blocks is not Quantisation.blocks
+
+
+def postpone(
+    whole: PreTrainedModel, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Leave the quantised matrices of plain layers of `whole` to `attach_stored`."""
+    matrices = checkpoint.matrices
+    if matrices is None:
         return
     kinds = (nn.Linear, nn.Embedding)
     owners = {f"{name}.weight" for name, part in whole.named_modules() if type(part) in kinds}
@@ -101,10 +128,15 @@ def postpone(whole: PreTrainedModel, checkpoint: Checkpoint, dtype: torch.dtype)
         if key not in checkpoint.converters and checkpoint.targets.get(key) in owners
     )
     matrices.dtype = dtype
+    matrices.device = device
 
 
-def attach_stored(model: PreTrainedModel, checkpoint: Checkpoint, kernels: StepKernels) -> None:
-    """Read the matrices that were postponed into the layout of kernels, and replace their layers."""
+def attach_stored(
+    model: PreTrainedModel, checkpoint: Checkpoint, kernels: StepKernels | None
+) -> None:
+    """Read the matrices that were postponed, and replace their layers: into the layout of `kernels`, or, without them,
+    onto the device of the model.
+    """
     matrices = checkpoint.matrices
     if matrices is None:
         return
@@ -115,9 +147,14 @@ def attach_stored(model: PreTrainedModel, checkpoint: Checkpoint, kernels: StepK
     for key, matrix in matrices.unread.items():
         owner = checkpoint.targets[key].rpartition(".")[0]
         names = sharing[id(model.get_submodule(owner).weight)]
-        blocks = matrix.blocks()
-        stored = None if blocks is None else _laid_out(key, blocks, checkpoint, kernels)
-        rows = None if stored is None else kernels.make(FewBitsRowsParts(stored, model.dtype))
+        stored: FewBitsWeight | QuantisedWeight | None
+        if kernels is None:
+            stored = matrix.weight().to(model.device)
+            rows = DequantisedRows(stored, model.dtype)
+        else:
+            blocks = matrix.blocks()
+            stored = None if blocks is None else _laid_out(key, blocks, checkpoint, kernels)
+            rows = None if stored is None else kernels.make(FewBitsRowsParts(stored, model.dtype))
         if stored is None or isinstance(rows, Refusal):
             matrices.read[key] = whole = matrix.weight()  # for `attach`
             weight = nn.Parameter(whole.dequantised(model.dtype), requires_grad=False)
@@ -140,7 +177,7 @@ def _laid_out(
         ) from None
 
 
-def _stored(module: nn.Module, weight: FewBitsWeight, rows: Rows) -> nn.Module:
+def _stored(module: nn.Module, weight: FewBitsWeight | QuantisedWeight, rows: Rows) -> nn.Module:
     made: StoredLinear | StoredEmbedding
     with torch.device("meta"):
         if isinstance(module, nn.Linear):

@@ -72,13 +72,15 @@ class Quantise(WeightPass):
                     f"quantization={facts.quantisation.name}: no kernels for quantised matrices run on {model.device}; "
                     "pip install tenonry-attention-triton, for GPUs of compute capability 8.0 or above, or leave it out"
                 )
-            return "there are no kernels for quantised matrices"
         return None
 
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
         quantisation: Quantisation = facts.quantisation  # type: ignore[assignment] - `why_not` looked
         lean = model.forward
         architecture = type(model.module).__name__
+        if model.device.type != "cpu" and model.matrix_kernels is None:
+            all_to_floats(model.module)
+            raise NotUsed("there are no kernels for quantised matrices")
         if not isinstance(lean, LeanForward):
             if quantisation.config is None:
                 refuse_others(None, architecture, quantisation.name)
