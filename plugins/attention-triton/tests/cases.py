@@ -134,4 +134,13 @@ COMPILED_MATRICES = {
     "8 bits, 1 row": (1, "bf16", {"bits": 8, "group": 4096}),
     "fp8, 64 rows": (64, "bf16", {"bits": 8, "group": 128, "floats": True}),
     "fp8 in float32": (16, "fp32", {"bits": 8, "group": 4096, "floats": True}),
+    "4 bits, many rows": (300, "bf16", {"bits": 4, "group": 128}),
+    "4 bits with zeros, many rows": (300, "bf16", {"bits": 4, "group": 128, "zeros": True}),
+    "4 bits in groups of 32, many rows": (300, "bf16", {"bits": 4, "group": 32}),
+    "4 bits in float32, many rows": (300, "fp32", {"bits": 4, "group": 128}),
+    "8 bits, many rows": (300, "bf16", {"bits": 8, "group": 4096}),
+    "8 bits in float32, many rows": (300, "fp32", {"bits": 8, "group": 4096}),
+    "fp8, many rows": (300, "bf16", {"bits": 8, "group": 128, "floats": True}),
 }
+# Kernels of rows alone: their rounding to fp8, and thresholds of draws.
+COMPILED_ROWS = ("round in bf16", "round in fp32", "thresholds")

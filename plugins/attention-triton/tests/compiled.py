@@ -56,11 +56,14 @@ INTEGERS = {
     "rows",
     "outputs",
     "x_row",
+    "chunks",
+    "size",
 }
 POINTERS_TO = {
     "table": "i32", "lengths": "i32", "tokens": "i32", "counts": "i32", "tile_row": "i32", "tile_at": "i32",
     "slots": "i64", "key_words": "i16", "value_words": "i16", "packed": "u8", "scales": "fp32", "zeros": "fp32",
-    "part": "fp32", "stats": "fp32",
+    "part": "fp32", "stats": "fp32", "weights": "fp32", "top_k": "i64", "top_p": "fp32", "sums": "fp32",
+    "limits": "fp32", "rounded": "u8",
 }  # fmt: skip
 FREE = {"window", "chunk", "width", "splits", "rows"}  # not specialised by the launcher
 

@@ -1,5 +1,5 @@
 """A tiny model through the worker: prints a JSON object, how it is computed → its tokens; "launches": those of one more
-layer in a decoding step, with the model pass `triton-layers`.
+layer in a decoding step, with the model pass `triton-layers`, of floats and of 4 bits.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from triton.runtime import interpreter
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_attention_triton.backend import TritonBackend
+from tenonry_quantisations.int4 import Int4
 from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.build_model import build
@@ -67,7 +68,7 @@ def step_of(number, num_tokens, new=()):
     )  # fmt: skip
 
 
-def runner_of(backend, num_layers, skip_check, kept):
+def runner_of(backend, num_layers, skip_check, kept, quantisation=None):
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=num_layers, num_attention_heads=4,
@@ -83,6 +84,7 @@ def runner_of(backend, num_layers, skip_check, kept):
             fuse=True,
             skip_check=skip_check,
             kv_cache_dtype=kept,
+            quantisation=quantisation,
         ),
     )
     runner = assemble_runner(
@@ -91,9 +93,11 @@ def runner_of(backend, num_layers, skip_check, kept):
     return runner, model
 
 
-def tokens(backend, num_layers=1, num_steps=STEPS, *, skip_check=False, kept="auto"):
+def tokens(
+    backend, num_layers=1, num_steps=STEPS, *, skip_check=False, kept="auto", quantisation=None
+):
     """Tokens of all steps, launches of the last one, and the model."""
-    runner, model = runner_of(backend, num_layers, skip_check, kept)
+    runner, model = runner_of(backend, num_layers, skip_check, kept, quantisation)
     random = np.random.default_rng(1)
     new = [
         NewRow(
@@ -116,11 +120,16 @@ def tokens(backend, num_layers=1, num_steps=STEPS, *, skip_check=False, kept="au
 
 
 def with_layers():
-    DEVICE_PASSES["cpu"] = {"triton-layers": TRITON}
+    DEVICE_PASSES["cpu"] = {"triton-matrices": TRITON, "triton-layers": TRITON}
     found, few, model = tokens(TritonBackend)
     assert "triton-layers" in model.passes.used, model.passes.table
     several = tokens(TritonBackend, 2, 1, skip_check=True)[1]
-    return found, several - few, tokens(TritonBackend, skip_check=True, kept="int8")[0]
+    of_int4 = [
+        tokens(TritonBackend, layers, 1, skip_check=True, quantisation=Int4(None))[1]
+        for layers in (1, 2)
+    ]
+    launches = [several - few, of_int4[1] - of_int4[0]]
+    return found, launches, tokens(TritonBackend, skip_check=True, kept="int8")[0]
 
 
 if __name__ == "__main__":

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenonry_attention_triton.launch import Shape
-    from tenonry_torch_base.attention.base import AttentionBatch, CachedLayer, DecodeRows, LayerSpec
+    from tenonry_torch_base.attention.base import (
+        AttentionBatch,
+        CachedLayer,
+        DecodeRows,
+        LayerCache,
+        LayerSpec,
+    )
     from tenonry_torch_base.attention.kv_storage import KVStorage
 
 OLDEST_CARD = (8, 0)
@@ -95,12 +101,21 @@ class TritonBackend(SdpaBackend):
         super().__init__(layers, dtype, device)
         self._shapes: dict[str, Shape] = {}
         self._needs_whole_blocks = any(not has_kernels(layer) for layer in layers)
-        self._programs = FEW_PROGRAMS
+        self.programs = FEW_PROGRAMS
         self._card = OLDEST_CARD[0]  # major compute capability
         if device.type == "cuda":
             properties = torch.cuda.get_device_properties(device)
             self._card = properties.major
-            self._programs = properties.multi_processor_count * PROGRAMS_PER_PROCESSOR
+            self.programs = properties.multi_processor_count * PROGRAMS_PER_PROCESSOR
+
+    def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
+        caches = super().allocate(num_blocks, block_size)
+        from tenonry_attention_triton.warm import attend_unsplit
+
+        if all(has_kernels(spec) for spec in self.layers):
+            for spec in self.layers:
+                attend_unsplit(self, spec, caches[spec.name])
+        return caches
 
     def keep_in(self, storage: KVStorage) -> None:
         super().keep_in(storage)
@@ -109,12 +124,12 @@ class TritonBackend(SdpaBackend):
     def plan(self, batch: AttentionBatch) -> TritonPlan:  # type: ignore[override] - its own
         if self._needs_whole_blocks:
             self.clear_entered(batch)
-        return TritonPlan(batch, self.block_size, self._programs)
+        return TritonPlan(batch, self.block_size, self.programs)
 
     def decode_plan(self, rows: DecodeRows) -> RepeatedPlan | None:
         if not all(has_kernels(layer) for layer in self.layers):
             return None
-        return RepeatedPlan(rows, self.block_size, self._programs)
+        return RepeatedPlan(rows, self.block_size, self.programs)
 
     def forward(
         self,

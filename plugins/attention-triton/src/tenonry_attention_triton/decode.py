@@ -8,10 +8,28 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tenonry_attention_triton.kept import load_vectors
-from tenonry_attention_triton.scores import bounded, first_seen
+from tenonry_attention_triton.scores import first_seen, with_tile
 
 MAX_SPLITS = 64
+
+
+@triton.jit
+def keys_of(length, split, splits, window, chunk, TILE: tl.constexpr):
+    """The first key that a row sees, and the keys of one of its splits, which are of whole tiles; maybe none."""
+    first = first_seen(length - 1, window, chunk)
+    tiles = tl.cdiv(length, TILE) - first // TILE
+    per = tl.cdiv(tiles, splits)
+    begin = (first // TILE + split * per) * TILE
+    return first, begin, tl.minimum(begin + per * TILE, length)
+
+
+@triton.jit
+def with_sink(sinks, is_head, best, total, acc):
+    """Total and sum of each line after a sink, which adds to the total alone."""
+    sink = tl.load(sinks, mask=is_head, other=0.0).to(tl.float32)
+    most = tl.maximum(best, sink)
+    old = tl.exp(best - most)
+    return total * old + tl.exp(sink - most), acc * old[:, None]
 
 
 @triton.jit(do_not_specialize=["width", "window", "chunk"])
@@ -26,20 +44,14 @@ def decode_split(
     the one split of a row is written to `out`, and nothing is joined.
 
     LINES, DP and VP are GROUP, D and V rounded up to powers of two; KW and VW elements of a kept key and value, see
-    `kept`. Splits are of whole tiles, from the first key that
-    the row sees on; those without keys have the maximum −∞.
+    `kept`.
     """
     row = tl.program_id(0)
     kv = tl.program_id(1)
     split = tl.program_id(2)
     splits = tl.num_programs(2)
     length = tl.load(lengths + row)
-    first = first_seen(length - 1, window, chunk)
-    tiles = tl.cdiv(length, TILE) - first // TILE
-    per = tl.cdiv(tiles, splits)
-    begin = (first // TILE + split * per) * TILE
-    end = tl.minimum(begin + per * TILE, length)
-
+    first, begin, end = keys_of(length, split, splits, window, chunk, TILE)
     group = tl.arange(0, LINES)
     d = tl.arange(0, DP)
     v = tl.arange(0, VP)
@@ -57,28 +69,14 @@ def decode_split(
         seen = (place < end) & (place >= first)
         block = tl.load(table + row * width + place // BS, mask=seen, other=0).to(tl.int64)
         slot = kv * BS + place % BS
-        key_lines = block * key_stride + slot * KW
-        key = load_vectors(keys, key_words, key_lines, seen, query.dtype, D, DP, KW, KIND)
-        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-        scores = bounded(scores, softcap, CAPPED)
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        now = tl.maximum(best, tl.max(scores, 1))
-        # Until a key is seen the maximum is −∞: no NaN from −∞ − −∞.
-        safe = tl.where(now == float("-inf"), 0.0, now)
-        weights = tl.exp(scores - safe[:, None])
-        old = tl.exp(best - safe)
-        value_lines = block * value_stride + slot * VW
-        value = load_vectors(values, value_words, value_lines, seen, query.dtype, V, VP, VW, KIND)
-        total = total * old + tl.sum(weights, 1)
-        acc = acc * old[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
-        best = now
+        best, total, acc = with_tile(
+            query, keys, values, key_words, value_words, block * key_stride + slot * KW,
+            block * value_stride + slot * VW, seen, seen[None, :], scale, softcap, best, total, acc,
+            D, DP, V, VP, CAPPED, KW, VW, KIND,
+        )  # fmt: skip
     if WHOLE:
         if HAS_SINKS:
-            sink = tl.load(sinks + kv * GROUP + group, mask=is_head, other=0.0).to(tl.float32)
-            most = tl.maximum(best, sink)
-            old = tl.exp(best - most)
-            total = total * old + tl.exp(sink - most)
-            acc = acc * old[:, None]
+            total, acc = with_sink(sinks + kv * GROUP + group, is_head, best, total, acc)
         made = acc / tl.where(is_head, total, 1.0)[:, None]
         heads = (token * HEADS + kv * GROUP + group) * V
         tl.store(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tenonry_attention_triton.kept import load_vectors, store_vector
-from tenonry_attention_triton.scores import bounded, first_seen
+from tenonry_attention_triton.kept import store_vector
+from tenonry_attention_triton.scores import first_seen, with_tile
 
 
 @triton.jit
@@ -75,25 +75,16 @@ def chunk_attention(
         inside = (place < end) & (place >= first_seen(length - count + at, window, chunk))
         block = tl.load(table + row * width + place // BS, mask=inside, other=0).to(tl.int64)
         slot = kv * BS + place % BS
-        key_lines = block * key_stride + slot * KW
-        key = load_vectors(keys, key_words, key_lines, inside, asked.dtype, D, DP, KW, KIND)
-        scores = tl.dot(asked, tl.trans(key), input_precision="ieee") * scale
-        scores = bounded(scores, softcap, CAPPED)
         seen = (
             (place[None, :] <= position[:, None])
             & (place[None, :] >= first[:, None])
             & inside[None, :]
         )
-        scores = tl.where(seen, scores, float("-inf"))
-        now = tl.maximum(best, tl.max(scores, 1))
-        safe = tl.where(now == float("-inf"), 0.0, now)
-        weights = tl.exp(scores - safe[:, None])
-        old = tl.exp(best - safe)
-        value_lines = block * value_stride + slot * VW
-        value = load_vectors(values, value_words, value_lines, inside, asked.dtype, V, VP, VW, KIND)
-        total = total * old + tl.sum(weights, 1)
-        acc = acc * old[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
-        best = now
+        best, total, acc = with_tile(
+            asked, keys, values, key_words, value_words, block * key_stride + slot * KW,
+            block * value_stride + slot * VW, inside, seen, scale, softcap, best, total, acc,
+            D, DP, V, VP, CAPPED, KW, VW, KIND,
+        )  # fmt: skip
     # Lines of no query have no keys.
     made = acc / tl.where(total > 0, total, 1.0)[:, None]
     tl.store(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tenonry_attention_triton.kept import load_vectors
+
 
 @triton.jit
 def first_seen(position, window, chunk):
@@ -32,3 +34,27 @@ def bounded(scores, softcap, CAPPED: tl.constexpr):
         signed = tl.where(x < 0, -quotient, quotient)
         scores = softcap * tl.where(size < 0.15, series, signed)
     return scores
+
+
+@triton.jit
+def with_tile(
+    query, keys, values, key_words, value_words, key_lines, value_lines, inside, seen, scale, softcap, best, total, acc,
+    D: tl.constexpr, DP: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, CAPPED: tl.constexpr,
+    KW: tl.constexpr, VW: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Maximum, total and unscaled sum of values of each line of `query`, with the keys of one tile: those `inside` are
+    read, those `seen` [lines or 1, TILE] count.
+    """
+    key = load_vectors(keys, key_words, key_lines, inside, query.dtype, D, DP, KW, KIND)
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+    scores = bounded(scores, softcap, CAPPED)
+    scores = tl.where(seen, scores, float("-inf"))
+    now = tl.maximum(best, tl.max(scores, 1))
+    # Until a key is seen the maximum is −∞: no NaN from −∞ − −∞.
+    safe = tl.where(now == float("-inf"), 0.0, now)
+    weights = tl.exp(scores - safe[:, None])
+    old = tl.exp(best - safe)
+    value = load_vectors(values, value_words, value_lines, inside, query.dtype, V, VP, VW, KIND)
+    total = total * old + tl.sum(weights, 1)
+    acc = acc * old[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
+    return now, total, acc
