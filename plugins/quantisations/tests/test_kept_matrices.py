@@ -54,7 +54,7 @@ def kept_in(module):
 def test_no_floats_of_a_matrix_are_held(checkpoint):
     kept, _ = loaded(checkpoint, keeps_matrices=True)
     floats, _ = loaded(checkpoint, keeps_matrices=False)
-    assert len(kept_in(kept)) >= MATRICES
+    assert len(kept_in(kept)) == MATRICES
     assert all(part.stored is not None for part in kept_in(kept))
     held = sum(each.untyped_storage().nbytes() for each in kept.parameters())
     assert held < 0.5 * sum(each.nbytes for each in floats.parameters())
@@ -69,7 +69,8 @@ def test_the_matrices_are_packed_and_compared(checkpoint):
         SdpaBackend, HostBuffers(CPU, 1), max_model_len=64, fuse=True, skip_check=False, quantisation=quantisation
     )  # fmt: skip
     model = build(module, plan)
-    assert len(model.quantised_layers) == 2 * 4 + (len(kept_in(module)) - MATRICES)
+    # Those of one input are one, unless their columns are in orders of their own.
+    assert len(model.quantised_layers) in {2 * 4, MATRICES}
     assert all(part.stored is None for part in kept_in(module))
 
 

@@ -45,7 +45,7 @@ class Shape:
         is_kept = self.kept["KIND"] != FLOATS
         if is_kept:  # words are taken apart in registers
             self.tile = min(self.tile, 32)
-            lines = 64 if is_narrow and is_half else lines // 2
+            lines = (64 if is_narrow else lines // 2) if is_half else 32
             self.chunk_lines = max(DECODE_LINES, lines, triton.next_power_of_2(group))
         self.sizes = {
             "D": spec.key_size, "DP": key_size, "V": spec.value_size, "VP": value_size,
