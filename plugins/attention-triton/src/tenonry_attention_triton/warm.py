@@ -15,12 +15,11 @@ from tenonry_attention_triton.launch import num_splits
 from tenonry_torch_base.attention.base import DecodeRows
 
 if TYPE_CHECKING:
-    from tenonry_attention_triton.backend import TritonBackend
     from tenonry_torch_base.attention.base import LayerCache, LayerSpec
 
 
-def attend_unsplit(backend: TritonBackend, spec: LayerSpec, cache: LayerCache) -> None:
-    """Attend with as many rows as are not split, over one key of zeros each."""
+def attend_unsplit(backend: Any, spec: LayerSpec, cache: LayerCache) -> None:
+    """Attend with as many rows as are not split, over one key of zeros each. `backend`: a `TritonBackend`."""
     rows = 1
     while num_splits(rows, spec.num_kv_heads, backend.programs) > 1:
         rows *= 2
