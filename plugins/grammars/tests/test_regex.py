@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.nodes import finite_texts
 from tenonry_grammars.regex import parsed
-from tenonry_grammars.regex_text import literal_text, pattern_text
+from tenonry_grammars.regex_text import excluding_text, pattern_text
 
 atoms = st.sampled_from(["a", "b", "^", "$", ".", "[^a]", r"\d", "{", "}", ",", "", "[[b]", "a{1}"])
 patterns = st.recursive(
@@ -103,6 +103,7 @@ def test_the_texts_of_a_finite_expression(pattern, expected):
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_a_text_as_an_expression(text):
-    assert re.fullmatch(literal_text(text), text)
-    assert finite_texts(parsed(literal_text(text), whole=True), 4) == [text]
+def test_every_text_but_one(text):
+    others = excluding_text([text])
+    assert not re.fullmatch(others, text)
+    assert re.fullmatch(others, f"{text}.")

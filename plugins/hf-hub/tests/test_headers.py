@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tenonry.errors import ModelError
 from tenonry_hf_hub import list_weights, read_headers, tensor_shapes
-from tenonry_hf_hub.headers import read_header, total_bytes
+from tenonry_hf_hub.headers import read_header
 
 
 def write(path, header, data=b"", size=None):
@@ -48,7 +48,7 @@ def test_every_tensor_is_found_where_it_is(tmp_path):
     assert found["two"].file.name == "a.safetensors"
     assert (found["two"].dtype, found["two"].shape) == ("F32", (2, 3))
     assert found["two"].end == (tmp_path / "a.safetensors").stat().st_size
-    assert total_bytes(found.values()) == 72
+    assert sum(tensor.num_bytes for tensor in found.values()) == 72
 
 
 def test_metadata_is_no_tensor(tmp_path):

@@ -26,11 +26,6 @@ def pattern_text(node: Node) -> str:
     raise TypeError(f"{node} has no text")
 
 
-def literal_text(text: str) -> str:
-    """An expression that this text alone matches."""
-    return "".join(_escaped(ord(char)) for char in text)
-
-
 def excluding_text(texts: Iterable[str]) -> str:
     """An expression that every text but these matches."""
     return _excluding(sorted(set(texts)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -169,8 +169,3 @@ def _check_size(name: str, tensor: StoredTensor) -> None:
             f"{tensor.file}: tensor {name} is {tensor.dtype} {list(tensor.shape)}, which does not fit its "
             f"{tensor.num_bytes} bytes; download or save the model again"
         )
-
-
-def total_bytes(tensors: Iterable[StoredTensor]) -> int:
-    """Size of the tensors in their files."""
-    return sum(tensor.num_bytes for tensor in tensors)

@@ -9,4 +9,3 @@ IMAGE_PROCESSORS = Point(
     "tenonry_images.base:ImageProcessor",
     {"transformers": "tenonry-images"},
 )
-DEFAULT_PROCESSOR = "transformers"

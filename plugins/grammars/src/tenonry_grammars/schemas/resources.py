@@ -15,7 +15,6 @@ Path = tuple[str, ...]
 _DRAFT = re.compile(r"^https?://json-schema\.org/draft(?:-0|/)(\d+)(?:-\d+)?/(?:hyper-)?schema#?$")
 NEWEST = 2020
 LAST_WITHOUT_SIBLINGS = 7  # up to this draft, nothing beside `$ref` counts
-MAX_CHAIN = 64  # of references that lead to references
 
 
 class Place(NamedTuple):
