@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.request import Request
 from tenonry_scheduler_batching.policy import AdmissionState, SchedulingPolicy
 from tenonry_scheduler_static import StaticScheduler
@@ -31,20 +30,29 @@ class OneByOneScheduler(StaticScheduler):
 class CarefulScheduler(StaticScheduler):
     """Relies on each answer of the step: what ran is not run again, and what is refused has changed nothing.
 
-    Decodes run together, prompts by themselves and in halves, and the oldest request makes room for others once.
+    Decodes run together, prompts by themselves, every second one in halves.
     """
 
-    def __init__(self, context: SchedulerContext) -> None:
-        super().__init__(context)
-        self._has_moved: set[int] = set()
-
     def choose(self, step: StepBuilder) -> None:
+        self._look_at_rows(step)
         num_ran = self._run_decodes(step)
         num_ran += self._run_prompts(step)
         if not num_ran:
             num_ran += step.run_ready()
         num_ran += self._start(step)
         self.stats_extra["calls_that_ran"] = num_ran
+
+    def _look_at_rows(self, step: StepBuilder) -> None:
+        """The rows are those of requests, and only such have a prompt to compute."""
+        used = set()
+        for row in range(self.rows.size):
+            try:
+                self._expect(self.rows.request(row).row == row, "a request is in another row")
+            except LookupError:
+                continue
+            used.add(row)
+        self._expect(len(used) + step.free_rows == self.rows.size, "a row is neither free nor used")
+        self._expect(used >= self.rows.prompt_logprob_rows, "a free row has a prompt")
 
     def _run_decodes(self, step: StepBuilder) -> int:
         rows = step.ready
