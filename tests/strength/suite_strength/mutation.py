@@ -43,6 +43,7 @@ FIRST = (
     "test_statistics_add_up_to_what_happened",
     "test_loads_add_up",
     "test_a_load_without_end_costs_no_request",
+    "test_requests_that_cannot_share_a_step_take_turns",
     "test_any_traffic_in_any_engine",
     "test_every_request_ends_exactly_once",
     "test_a_failed_row_ends_alone",
@@ -190,13 +191,16 @@ def _run(subject: Subject | None, make_suites: MakeSuites, limit_s: int, out: Co
 def first_failure(classes: Iterable[type[Any]], concerned: Sequence[str] = ()) -> str:
     """Name of the first test that fails, "" if none does; the `concerned` ones come first.
 
-    Each test runs with all classes before the next one.
+    Each test runs with all classes before the next one. A class that `is_brief` runs those that come first alone.
     """
     from tenonry_testkit.outcomes import failing_tests
 
     found = list(classes)
+    brief = {*FIRST, *concerned}
     for name in _in_order(found, concerned):
         for cls in found:
+            if name not in brief and getattr(cls, "is_brief", False):
+                continue
             failures = failing_tests(cls, [name])
             if failures:
                 return f"{cls.__name__}.{name}: {type(failures[name]).__name__}"

@@ -121,36 +121,42 @@ def suites(module: str | None) -> list[type[Any]]:
         caches_prefixes = True
         effort = 0.2
 
-    class SmallShares(Fcfs):
+    class Brief(Fcfs):
+        """Other options and schedulers, of which the tests that find most are run."""
+
+        is_brief = True
+        effort = 0.05
+
+    class SmallShares(Brief):
         options: ClassVar = {
             "long_prefill_token_threshold": 3, "watermark": 0.3, "state_snapshot_interval": 1,
         }  # fmt: skip
-        effort = 0.05
 
-    class Priority(Fcfs):
+    class Priority(Brief):
         policy = "tenonry_scheduler_batching.policies:PriorityPolicy"
-        effort = 0.05
 
     class Static(Fcfs):
         scheduler = StaticScheduler
         policy = None
         effort = 0.05
 
-    class Reference(Static):
+    class Other(Brief):
+        policy = None
+
+    class Reference(Other):
         """The blocks of the library's own interface, without a prefix cache."""
 
         scheduler = ReferenceScheduler
         caches_prefixes = None
 
-    class OneByOne(Static):
+    class OneByOne(Other):
         scheduler = authors.OneByOneScheduler
 
-    class Careful(Static):
+    class Careful(Other):
         scheduler = authors.CarefulScheduler
 
-    class Admitting(Fcfs):
+    class Admitting(Brief):
         policy = f"{authors.__name__}:AdmittingPolicy"
-        effort = 0.05
 
     if module is None:
         return [Fcfs, SmallShares, Priority, Admitting, Static, Reference, OneByOne, Careful]
