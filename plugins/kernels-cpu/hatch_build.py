@@ -47,7 +47,7 @@ GLIBC = re.compile(rb"\0GLIBC_2\.(\d+)(?=[.\0])")  # names of symbol versions in
 OLDEST_GLIBC = 17  # of all processors that manylinux has
 SETS = {
     BASELINE: (),
-    "avx2": ("-mavx2", "-mfma"),
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "avx512": AVX512,
     "avx512vnni": (*AVX512, "-mavx512vnni"),
     "avx512bf16": BF16,

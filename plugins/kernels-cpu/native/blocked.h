@@ -19,6 +19,8 @@ typedef uint16_t factor;
 typedef float factor;
 #endif
 
+enum { FLOATS, BFLOATS, HALVES }; /* float32, bfloat16, float16 */
+
 #if defined(__AVX512F__)
 #define BLOCK_ROWS 6
 #define BLOCK_VECTORS 4
@@ -37,9 +39,10 @@ typedef struct {
     const float *bias; /* [outputs] or NULL */
     int64_t bits;
     int64_t groups;      /* of inputs, each with scales of its own */
-    const void *scales;  /* [blocks, groups, 64] */
-    const void *zeros;   /* as scales; NULL: the middle of the range */
-    int64_t has_halves;  /* scales and zeros in bfloat16, otherwise floats */
+    const void *scales;   /* [blocks, groups, 64] */
+    const void *zeros;    /* as scales; NULL: the middle of the range, or with minimums 0 */
+    const void *minimums; /* as scales, or NULL: a number is value * scale + minimum */
+    int64_t scale_type;   /* of all three: one of FLOATS, BFLOATS, HALVES */
     int64_t input_bytes; /* of a rounded input: 1, or 2 with groups of at most 256 inputs */
 } blocked;
 
@@ -57,6 +60,48 @@ INLINE float widened(uint16_t half) {
         float value;
     } both = {(uint32_t)half << 16};
     return both.value;
+}
+
+/* One of float16. */
+INLINE float of_half(uint16_t half) {
+    uint32_t sign = (half & 0x8000u) << 16, exponent = half >> 10 & 31, rest = half & 0x3ff;
+    union {
+        uint32_t bits;
+        float value;
+    } both;
+    if (exponent == 0) {
+        both.value = (float)rest * 0x1p-24f;
+        both.bits |= sign;
+    } else
+        both.bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | rest << 13;
+    return both.value;
+}
+
+/* LANES of float16. */
+INLINE vector of_halves(const void *halves) {
+#if defined(__AVX512F__)
+    return (vector)_mm512_cvtph_ps(_mm256_loadu_si256(halves));
+#elif defined(__AVX2__)
+    return (vector)_mm256_cvtph_ps(_mm_loadu_si128(halves));
+#else
+    vector values;
+    for (int i = 0; i < LANES; i++) values[i] = of_half(((const half_vector *)halves)[0][i]);
+    return values;
+#endif
+}
+
+/* LANES scales, zeros or minimums from an element on. */
+INLINE vector scales_at(const blocked *w, const void *base, int64_t element) {
+    if (w->scale_type == FLOATS) return *(const vector *)((const float *)base + element);
+    const void *place = (const uint16_t *)base + element;
+    return w->scale_type == HALVES ? of_halves(place) : widened_vector(place);
+}
+
+/* One of them. */
+INLINE float scale_at(const blocked *w, const void *base, int64_t element) {
+    if (w->scale_type == FLOATS) return ((const float *)base)[element];
+    uint16_t half = ((const uint16_t *)base)[element];
+    return w->scale_type == HALVES ? of_half(half) : widened(half);
 }
 
 /* out = `left` lanes or all, rounded to bfloat16, to even where two are as near; NaN stays NaN. */

@@ -3,7 +3,7 @@
  * Two bytes are multiplied one after the other: an input is 128 * high + low.
  *
  * Weights are stored without sign, as value + middle of their range: instructions multiply bytes without by bytes with a
- * sign. The middle is taken off by the sum of the inputs. */
+ * sign. The middle is taken off by the sum of the inputs, by which minimums of groups are added as well. */
 #ifndef TENONRY_FEW_BITS_H
 #define TENONRY_FEW_BITS_H
 
@@ -150,7 +150,7 @@ INLINE void lines_tile(int rows, int vectors, int bits, int64_t count, const int
 /* What a group's sums get besides, of a row whose inputs have the sum `all`: zero points are of bytes without a sign. */
 INLINE int32_t middle_of(const blocked *w, int bits, int32_t all) {
     int32_t middle = 1 << (bits - 1);
-    int32_t start = w->zeros ? 0 : -middle;
+    int32_t start = w->zeros || w->minimums ? 0 : -middle;
     if (HAS_SIGN && bits == 8) start += middle;
     return start * all;
 }
@@ -161,7 +161,6 @@ INLINE void rounded_rows(int rows, int bits, const blocked *w, int64_t block, co
     const uint8_t *weight = (const uint8_t *)w->weight + block * lines * LINE;
     const int8_t *bytes = (const int8_t *)x + values_begin(w);
     int64_t each = lines / w->groups;
-    int is_half = (int)w->has_halves;
     int64_t planes = w->input_bytes, plane = filled_inputs(w);
     int vectors = vectors_at_once(rows); /* one row takes whole lines, in the order of memory */
     for (int c = 0; c < BLOCK; c += vectors * LANES) {
@@ -183,14 +182,17 @@ INLINE void rounded_rows(int rows, int bits, const blocked *w, int64_t block, co
             int64_t place = (block * w->groups + g) * BLOCK + c;
 #pragma GCC unroll 16
             for (int v = 0; v < vectors; v++) {
-                vector scale = load(at(w->scales, place + v * LANES, is_half), LANES, is_half);
-                vector zero = {0};
-                if (w->zeros) zero = load(at(w->zeros, place + v * LANES, is_half), LANES, is_half);
+                vector scale = scales_at(w, w->scales, place + v * LANES);
+                vector zero = {0}, minimum = {0};
+                if (w->zeros) zero = scales_at(w, w->zeros, place + v * LANES);
+                if (w->minimums) minimum = scales_at(w, w->minimums, place + v * LANES);
                 for (int r = 0; r < rows; r++) {
                     int32_t all = ((const int32_t *)(x + r * step))[w->groups + g];
                     vector product = __builtin_convertvector(sums[r][v] + middle_of(w, bits, all), vector);
                     if (w->zeros) product -= zero * (float)all;
-                    made[r][v] += product * (scale * ((const float *)(x + r * step))[g]);
+                    float times = ((const float *)(x + r * step))[g];
+                    made[r][v] += product * (scale * times);
+                    if (w->minimums) made[r][v] += minimum * (times * (float)all);
                 }
             }
         }

@@ -1,14 +1,16 @@
 /* What the processor can do, asked when the library is loaded, and which kernels this library has. */
 #include <stdint.h>
 #include <string.h>
-#if defined(TENONRY_HAS_amx) && defined(__linux__)
+#ifdef TENONRY_X86
 #include <cpuid.h>
+#endif
+#if defined(TENONRY_HAS_amx) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
 /* Changes with every change of a struct or of the parameters of a kernel. */
-int64_t tenonry_kernels_version(void) { return 18; }
+int64_t tenonry_kernels_version(void) { return 19; }
 
 /* Whether there are tiles and this process may use them: the system keeps their 8 KiB of every thread, and wants to be
  * asked first, once per process. */
@@ -24,6 +26,14 @@ static int may_tile(void) {
 #endif
 }
 
+#ifdef TENONRY_X86
+/* Conversions of float16, which old compilers have no name for. */
+static int has_f16c(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && c >> 29 & 1;
+}
+#endif
+
 static void add(char *names, const char *name) {
     if (*names) strcat(names, " ");
     strcat(names, name);
@@ -36,7 +46,7 @@ const char *tenonry_kernels_sets(void) {
     names[0] = 0;
 #ifdef TENONRY_X86
     __builtin_cpu_init();
-    int has_fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    int has_fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     int has_wide = has_fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     int has_bytes = has_wide && __builtin_cpu_supports("avx512vnni");

@@ -1,7 +1,7 @@
 /* Matrices in the blocks of GGUF files, laid out for the products of few_bits.h; and rows of such a layout as numbers.
  *
- * https://github.com/ggml-org/ggml has the blocks. A number is value * scale + minimum, in the layout (value - zero) *
- * scale. */
+ * https://github.com/ggml-org/ggml has the blocks. A number is value * scale + minimum, in the layout as well; where there
+ * is no minimum, the layout has the middle of its own range. Scales that a block has in float16 stay so. */
 #ifndef TENONRY_STORED_H
 #define TENONRY_STORED_H
 
@@ -9,7 +9,6 @@
 
 #define OF_BLOCK 256 /* inputs of the largest blocks */
 #define MOST_GROUPS 16
-#define LEAST 1.1920929e-07f /* a scale beside its minimum: below it does not count */
 
 /* Kinds, in the order of `KINDS` in tenonry_kernels_cpu.stored. */
 enum { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, NUM_KINDS };
@@ -29,20 +28,7 @@ typedef struct {
     float scales[MOST_GROUPS], minimums[MOST_GROUPS];
 } parts_of_block;
 
-INLINE float half_at(const uint8_t *place) {
-    uint32_t half = place[0] | (uint32_t)place[1] << 8;
-    uint32_t sign = (half & 0x8000u) << 16, exponent = half >> 10 & 31, rest = half & 0x3ff;
-    union {
-        uint32_t bits;
-        float value;
-    } both;
-    if (exponent == 0) {
-        both.value = (float)rest * 0x1p-24f;
-        both.bits |= sign;
-    } else
-        both.bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | rest << 13;
-    return both.value;
-}
+INLINE float half_at(const uint8_t *place) { return of_half((uint16_t)(place[0] | place[1] << 8)); }
 
 /* `count` bytes to twice as many values: the low halves first. */
 INLINE void nibbles(const uint8_t *octets, int count, uint8_t *values) {
@@ -95,18 +81,11 @@ INLINE void take_apart(int kind, const uint8_t *block, parts_of_block *to) {
     }
 }
 
-/* A group whose scale is too small to count beside its minimum gets one that keeps the zero point finite. */
-INLINE float zero_point(float *scale, float minimum) {
-    float least = fabsf(minimum) * LEAST;
-    if (fabsf(*scale) <= least) *scale = least;
-    return *scale == 0.0f ? 0.0f : -minimum / *scale;
-}
-
 typedef struct {
     const blocked *weight;
     int64_t kind;
     const uint8_t *octets;
-    int64_t is_odd; /* of all chunks: whether a scale or a zero point is not finite */
+    int64_t is_odd; /* of all chunks: whether a scale or a minimum is not finite */
 } stored_job;
 
 /* One row of the file into its place in a block of the layout. */
@@ -114,33 +93,38 @@ INLINE int put_row(const stored_job *job, int kind, int64_t row) {
     const blocked *w = job->weight;
     int64_t count = w->inputs / kinds[kind].inputs, place = row % BLOCK, block = row / BLOCK;
     int groups = kinds[kind].groups, inputs = kinds[kind].inputs;
-    int above = (w->bits == 4 ? 8 : 128) - kinds[kind].middle;
+    int has_minimum = kinds[kind].has_minimum, has_halves = kind < Q4_K;
+    int above = has_minimum ? 0 : (w->bits == 4 ? 8 : 128) - kinds[kind].middle;
     const uint8_t *from = job->octets + row * count * kinds[kind].bytes;
     uint8_t *lines = (uint8_t *)w->weight + block * lines_of(w) * LINE + 4 * place;
-    float *scales = (float *)w->scales + block * w->groups * BLOCK + place;
-    float *zeros = (float *)w->zeros + block * w->groups * BLOCK + place;
+    int64_t first = block * w->groups * BLOCK + place;
     int is_odd = 0;
     for (int64_t b = 0; b < count; b++, from += kinds[kind].bytes) {
         parts_of_block parts;
         take_apart(kind, from, &parts);
         for (int g = 0; g < groups; g++) {
-            int64_t at_group = (b * groups + g) * BLOCK;
-            float odd = 0.0f;
-            if (kinds[kind].has_minimum) {
-                float zero = zero_point(parts.scales + g, parts.minimums[g]) - (float)kinds[kind].middle;
-                zeros[at_group] = zero + (w->bits == 4 ? 8.0f : 128.0f);
-                odd = zero * 0.0f;
-            }
-            scales[at_group] = parts.scales[g];
-            odd += parts.scales[g] * 0.0f;
+            int64_t to = first + (b * groups + g) * BLOCK;
+            float odd = parts.scales[g] * 0.0f;
+            if (has_minimum) odd += parts.minimums[g] * 0.0f;
             is_odd |= odd != 0.0f;
+            if (has_halves) { /* as the file has them */
+                __builtin_memcpy((uint16_t *)w->scales + to, from, 2);
+                if (has_minimum) __builtin_memcpy((uint16_t *)w->minimums + to, from + 2, 2);
+            } else {
+                ((float *)w->scales)[to] = parts.scales[g];
+                if (has_minimum) ((float *)w->minimums)[to] = parts.minimums[g];
+            }
         }
         for (int i = 0; i < inputs; i++) parts.values[i] += above;
-        if (w->bits == 8)
-            for (int i = 0; i < inputs; i += 4, lines += LINE) __builtin_memcpy(lines, parts.values + i, 4);
-        else
-            for (int i = 0; i < inputs; i += 8, lines += LINE)
-                for (int e = 0; e < 4; e++) lines[e] = parts.values[i + e] | parts.values[i + 4 + e] << 4;
+        for (int i = 0; i < inputs; i += inputs_of_line(w), lines += LINE) {
+            uint32_t octets, high;
+            __builtin_memcpy(&octets, parts.values + i, 4);
+            if (w->bits == 4) {
+                __builtin_memcpy(&high, parts.values + i + 4, 4);
+                octets |= high << 4;
+            }
+            __builtin_memcpy(lines, &octets, 4);
+        }
     }
     return is_odd;
 }
@@ -170,8 +154,8 @@ static void stored_body(const void *context) {
     tenonry_share(put_block, context, blocks_of(((const stored_job *)context)->weight));
 }
 
-/* Fill in `w`, whose scales and zeros are floats, from `octets` [outputs, bytes] of a kind. Returns 1 where a scale or a
- * zero point is not finite. */
+/* Fill in `w`, whose scales and minimums are in float16 for kinds of 32 inputs, else floats, from `octets` [outputs, bytes]
+ * of a kind. Returns 1 where a scale or a minimum is not finite. */
 int64_t KERNEL(lay_out)(const blocked *w, int64_t threads, int64_t kind, const uint8_t *octets) {
     stored_job job = {.weight = w, .kind = kind, .octets = octets};
     tenonry_together(threads, stored_body, &job);
@@ -188,6 +172,20 @@ typedef struct {
 
 #define ROWS_OF_CHUNK 16
 
+#define ADJACENT 16 /* inputs: as many as groups are made of */
+
+/* Values from input `i` on, which begins a line, of a row whose bytes begin at `lines`. */
+INLINE void values_at(const uint8_t *lines, int parts, int64_t i, uint8_t *values) {
+    for (int e = 0; e < ADJACENT; e += 4 * parts) {
+        uint32_t octets, low;
+        __builtin_memcpy(&octets, lines + (i + e) / (4 * parts) * LINE, 4);
+        low = parts == 2 ? octets & 0x0f0f0f0f : octets;
+        __builtin_memcpy(values + e, &low, 4);
+        octets = octets >> 4 & 0x0f0f0f0f;
+        if (parts == 2) __builtin_memcpy(values + e + 4, &octets, 4);
+    }
+}
+
 /* One row of the layout as numbers; a row that it does not have is NaN. */
 INLINE void numbers_of(const blocked *w, int64_t row, float *out) {
     if (row < 0 || row >= w->outputs) {
@@ -196,18 +194,22 @@ INLINE void numbers_of(const blocked *w, int64_t row, float *out) {
     }
     int64_t place = row % BLOCK, block = row / BLOCK, width = w->inputs / w->groups;
     const uint8_t *lines = (const uint8_t *)w->weight + block * lines_of(w) * LINE + 4 * place;
-    int is_half = (int)w->has_halves, parts = 8 / (int)w->bits;
+    int parts = 8 / (int)w->bits;
     for (int64_t g = 0; g < w->groups; g++) {
         int64_t at_group = (block * w->groups + g) * BLOCK + place;
-        float scale = is_half ? widened(((const uint16_t *)w->scales)[at_group]) : ((const float *)w->scales)[at_group];
-        float zero = (float)(1 << (w->bits - 1));
-        if (w->zeros) zero = is_half ? widened(((const uint16_t *)w->zeros)[at_group]) : ((const float *)w->zeros)[at_group];
-        int64_t end = (g + 1) * width;
-        for (int64_t i = g * width; i < end; i += 4) {
-            const uint8_t *octets = lines + i / (4 * parts) * LINE;
-            int shift = parts == 2 && i / 4 % 2 ? 4 : 0, mask = parts == 2 ? 15 : 255;
-            for (int e = 0; e < 4 && i + e < end; e++)
-                out[i + e] = ((float)(octets[e] >> shift & mask) - zero) * scale;
+        float scale = scale_at(w, w->scales, at_group), minimum = 0.0f;
+        float zero = w->minimums ? 0.0f : (float)(1 << (w->bits - 1));
+        if (w->zeros) zero = scale_at(w, w->zeros, at_group);
+        if (w->minimums) minimum = scale_at(w, w->minimums, at_group);
+        int64_t end = (g + 1) * width, i = g * width;
+        for (; i + ADJACENT <= end; i += ADJACENT) {
+            uint8_t values[ADJACENT];
+            values_at(lines, parts, i, values);
+            for (int e = 0; e < ADJACENT; e++) out[i + e] = ((float)values[e] - zero) * scale + minimum;
+        }
+        for (; i < end; i++) {
+            int octet = lines[i / (4 * parts) * LINE + i % 4], shift = parts == 2 && i / 4 % 2 ? 4 : 0;
+            out[i] = ((float)(octet >> shift & (parts == 2 ? 15 : 255)) - zero) * scale + minimum;
         }
     }
 }

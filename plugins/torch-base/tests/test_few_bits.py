@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenonry_torch_base.few_bits import FewBitsWeight, few_bits_weight
+from tenonry_torch_base.few_bits import FewBitsWeight, empty_weight, few_bits_weight
 from tenonry_torch_base.quantisations import QuantisedWeight
 
 
@@ -37,7 +37,10 @@ def element(weight: FewBitsWeight, output: int, column: int) -> float:
     zero = 2 ** (weight.bits - 1)
     if weight.zeros is not None:
         zero = float(weight.zeros[block, group, row])
-    return (stored - zero) * float(weight.scales[block, group, row])
+    scale = float(weight.scales[block, group, row])
+    if weight.minimums is not None:
+        return stored * scale + float(weight.minimums[block, group, row])
+    return (stored - zero) * scale
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -55,6 +58,27 @@ def test_every_element_is_where_it_is_said_to_be(bits, seed, outputs, inputs, gr
         found = [element(made, output, column) for column in range(inputs)]
         torch.testing.assert_close(torch.tensor(found), wanted[output])
     assert torch.equal(made.matrix().dequantised(), wanted)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_minimums_are_zero_points_of_the_matrix(bits):
+    torch.manual_seed(bits)
+    made = empty_weight(bits, 70, 96, 3, torch.float16, has_minimums=True)
+    assert made is not None
+    made.blocks.random_(0, 256)
+    for each in (made.scales, made.minimums):
+        each.copy_(torch.randn(each.shape))
+    made.scales[0, 0, :2] = 0.0  # numbers of such a group are its minimum
+    made.minimums[0, 0, 1] = 0.0
+    numbers = made.matrix().dequantised()
+    for output in (0, 1, 69):
+        found = torch.tensor([element(made, output, column) for column in range(96)])
+        torch.testing.assert_close(numbers[output], found, rtol=1e-4, atol=1e-4)
+    first, second = made.rows(0, 64), made.rows(64, 70)
+    again = FewBitsWeight.side_by_side([first, second])
+    assert torch.equal(again.matrix().dequantised(), numbers)
+    assert FewBitsWeight.side_by_side([first, dataclasses.replace(second, minimums=None)]) is None
+    assert made.num_bytes == made.blocks.nbytes + 2 * made.scales.nbytes
 
 
 def test_columns_of_a_group_are_put_side_by_side():

@@ -28,7 +28,7 @@ from tenonry_bench.machine import Machine, describe_machine, physical_cores
 from tenonry_bench.models.engines import OURS, Engine, environment, find_peers, ours, read_pythons
 from tenonry_bench.models.measure import ModelBench
 from tenonry_bench.models.results import Result, ratios
-from tenonry_bench.models.session import Scored, Session
+from tenonry_bench.models.session import Scored, Session, resident_mib
 from tenonry_bench.models.table import describe
 from tenonry_bench.pace import Pace, measure_pace
 from tenonry_bench.settings import MAX_MODEL_LEN, count, write_report
@@ -221,9 +221,9 @@ def resident_after_imports(engine: Engine, threads: int) -> float:
         output = process.stdout
         if output is None or not output.readline():
             raise TenonryError(f"the imports of {engine.name} failed")
-        resident: int = psutil.Process(process.pid).memory_info().rss
+        resident = resident_mib(psutil.Process(process.pid))
         process.communicate()
-    return resident / MIB
+    return resident
 
 
 def read_text(path: str | None) -> str:

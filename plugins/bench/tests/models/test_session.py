@@ -5,7 +5,7 @@ import pytest
 
 from tenonry.errors import TenonryError
 from tenonry_bench.models.engines import find_peers
-from tenonry_bench.models.session import Session, prepare
+from tenonry_bench.models.session import Session, prepare, resident_mib
 
 pytestmark = pytest.mark.integration
 
@@ -41,3 +41,15 @@ def test_last_words_of_a_program_that_ends(peers):
 def test_preparation_that_fails(peers):
     with pytest.raises(TenonryError, match="no such model"):
         prepare(engine("broken"), OPTIONS)
+
+
+def test_resident_memory_is_without_libraries():
+    process = psutil.Process()
+    before = resident_mib(process)
+    block = bytearray(b"x" * (32 << 20))
+    assert 24 < resident_mib(process) - before < 96
+    del block
+    rss = process.memory_info().rss / 2**20
+    libraries = sum(each.rss for each in process.memory_maps() if ".so" in each.path) / 2**20
+    assert libraries > 1
+    assert resident_mib(process) <= rss - libraries / 2

@@ -14,7 +14,9 @@ from tenonry_torch_base.few_bits import FewBitsWeight
 if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import BlockedWeight
 
-HALF_BITS = 16  # as in native/blocked.h
+# As in native/blocked.h.
+HALF_BITS = 16
+SCALE_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class BlockedStruct(ctypes.Structure):
@@ -24,8 +26,8 @@ class BlockedStruct(ctypes.Structure):
         *((name, COUNT) for name in ("inputs", "outputs")),
         *((name, ADDRESS) for name in ("weight", "bias")),
         *((name, COUNT) for name in ("bits", "groups")),
-        *((name, ADDRESS) for name in ("scales", "zeros")),
-        *((name, COUNT) for name in ("has_halves", "input_bytes")),
+        *((name, ADDRESS) for name in ("scales", "zeros", "minimums")),
+        *((name, COUNT) for name in ("scale_type", "input_bytes")),
     )
 
 
@@ -40,7 +42,8 @@ def blocked_struct(weight: BlockedWeight | FewBitsWeight) -> BlockedStruct:
         weight.num_groups,
         address(weight.scales),
         address(weight.zeros),
-        int(weight.scales.dtype == torch.bfloat16),
+        address(weight.minimums),
+        SCALE_TYPES.index(weight.scales.dtype),
         weight.input_bits // 8,
     )
 

@@ -27,6 +27,8 @@ class Kind(NamedTuple):
     has_minimum: bool
 
 
+SMALL = 32  # inputs of blocks whose scales and minimums are in float16
+
 # In the order of native/stored.h.
 KINDS = {
     "Q4_0": Kind(32, 18, 32, 4, has_minimum=False),
@@ -49,7 +51,12 @@ def laid_out(matrix: StoredBlocks, instruction_set: str, threads: int) -> FewBit
         return None
     inputs = row_bytes // known.num_bytes * known.inputs
     weight = empty_weight(
-        known.bits, outputs, inputs, inputs // known.group, has_zeros=known.has_minimum
+        known.bits,
+        outputs,
+        inputs,
+        inputs // known.group,
+        torch.float16 if known.inputs == SMALL else torch.float32,
+        has_minimums=known.has_minimum,
     )
     if weight is None:
         return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from tenonry_torch_base.quantisations import QuantisedWeight
+from tenonry_torch_base.quantisations import QuantisedWeight, zero_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ def matrix(kind: Kind, blocks: torch.Tensor) -> QuantisedWeight:
     values, scales, minimums = kind.parts(blocks.reshape(-1, kind.num_bytes))
     zeros = None
     if minimums is not None:
-        scales, zeros = _zero_points(scales, minimums)
+        scales, zeros = zero_points(scales, minimums)
         zeros = zeros.sub_(kind.middle).view(rows, -1)
     signed = values if kind.middle == 0 else values.sub_(kind.middle)
     return QuantisedWeight(
@@ -53,15 +53,6 @@ def matrix(kind: Kind, blocks: torch.Tensor) -> QuantisedWeight:
         scales=scales.reshape(rows, -1),
         zeros=zeros,
     )
-
-
-def _zero_points(scales: torch.Tensor, minimums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A group whose scale is too small to count beside its minimum gets one that keeps the zero point finite. What is
-    no number stays so.
-    """
-    least = minimums.abs() * torch.finfo(torch.float32).eps
-    scales = torch.where(scales.abs() <= least, least, scales)
-    return scales, torch.where(scales == 0, 0.0, -minimums / scales)
 
 
 def _halves(blocks: torch.Tensor, place: int) -> torch.Tensor:

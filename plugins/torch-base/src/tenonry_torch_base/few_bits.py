@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
-from tenonry_torch_base.quantisations import QuantisedWeight
+from tenonry_torch_base.quantisations import QuantisedWeight, zero_points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,17 +23,19 @@ CHUNK = 1 << 22  # elements laid out together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewBitsWeight:
-    """A weight [outputs, inputs] of `bits` bits in blocks of 64 outputs: (value − zero) · scale.
+    """A weight [outputs, inputs] of `bits` bits in blocks of 64 outputs: (value − zero) · scale, or with `minimums`
+    stored · scale + minimum.
 
-    `blocks` uint8[⌈outputs / 64⌉, lines, 64, 4] holds value + 2^(bits − 1), without sign. With 8 bits a line has four
+    `blocks` uint8[⌈outputs / 64⌉, lines, 64, 4] stores value + 2^(bits − 1), without sign. With 8 bits a line has four
     inputs: blocks[b, k, r, e] is that of weight[64 · b + r, 4 · k + e]. With 4 bits it has eight, the first four in the
     low halves of the bytes. Elements outside of the weight may be anything.
 
     `scales` [⌈outputs / 64⌉, groups, 64]: each for an equal number of adjacent inputs, a multiple of 16 if there are
-    several groups. `zeros` of that shape, plus 2^(bits − 1) as the values; None if all are 0. Both are in bfloat16
-    where that holds them exactly, else in float32. `bias` [outputs] in float32, or None. `order` i64[inputs]: columns
-    of the matrix of the inputs; None if they are in order. `input_bits`: 8 or 16, precision to which kernels round
-    inputs, with a scale for each group; 16 only with groups of at most `LARGEST_GROUP` inputs.
+    several groups. `zeros` of that shape, plus 2^(bits − 1) as the values; None if all are 0, or with `minimums`, which
+    have that shape too. All have one data type: bfloat16 or float16 where it holds them exactly, else float32.
+    `bias` [outputs] in float32, or None. `order` i64[inputs]: columns of the matrix of the inputs; None if they are in
+    order. `input_bits`: 8 or 16, precision to which kernels round inputs, with a scale for each group; 16 only with
+    groups of at most `LARGEST_GROUP` inputs.
     """
 
     bits: int
@@ -45,6 +47,7 @@ class FewBitsWeight:
     bias: torch.Tensor | None
     order: torch.Tensor | None
     input_bits: int = 8
+    minimums: torch.Tensor | None = None
 
     @property
     def num_groups(self) -> int:
@@ -55,9 +58,14 @@ class FewBitsWeight:
         return self.outputs, self.inputs
 
     @property
+    def has_offsets(self) -> bool:
+        """True with zero points or minimums."""
+        return self.zeros is not None or self.minimums is not None
+
+    @property
     def num_bytes(self) -> int:
         """Size in memory."""
-        tensors = (self.blocks, self.scales, self.zeros)
+        tensors = (self.blocks, self.scales, self.zeros, self.minimums)
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     def rows(self, begin: int, end: int) -> FewBitsWeight:
@@ -69,6 +77,7 @@ class FewBitsWeight:
             blocks=self.blocks[first:last],
             scales=self.scales[first:last],
             zeros=None if self.zeros is None else self.zeros[first:last],
+            minimums=None if self.minimums is None else self.minimums[first:last],
             bias=None if self.bias is None else self.bias[begin:end],
         )
 
@@ -79,19 +88,22 @@ class FewBitsWeight:
         if len(weights) == 1:
             return first
         kinds = {
-            (each.bits, each.num_groups, each.zeros is None, each.input_bits) for each in weights
+            (each.bits, each.num_groups, each.zeros is None, each.minimums is None, each.input_bits)
+            for each in weights
         }
         is_cut = any(each.outputs % BLOCK for each in weights[:-1])
         has_order = any(each.order is not None for each in weights)
         if len(kinds) > 1 or is_cut or has_order or len({w.scales.dtype for w in weights}) > 1:
             return None
         zeros = [each.zeros for each in weights if each.zeros is not None]
+        minimums = [each.minimums for each in weights if each.minimums is not None]
         return replace(
             first,
             outputs=sum(each.outputs for each in weights),
             blocks=torch.cat([each.blocks for each in weights]),
             scales=torch.cat([each.scales for each in weights]),
             zeros=torch.cat(zeros) if zeros else None,
+            minimums=torch.cat(minimums) if minimums else None,
             bias=None,
         )
 
@@ -99,9 +111,13 @@ class FewBitsWeight:
         """Convert back to a quantised matrix; the columns of a group are adjacent."""
         middle = 1 << (self.bits - 1)
         values = _in_rows(self.blocks, self.bits)[: self.outputs, : self.inputs]
+        scales = _of_outputs(self.scales, self.outputs).float()
         zeros = None
         if self.zeros is not None:
             zeros = _of_outputs(self.zeros, self.outputs).float() - middle
+        if self.minimums is not None:
+            scales, zeros = zero_points(scales, _of_outputs(self.minimums, self.outputs).float())
+            zeros -= middle
         group_of = None
         if self.order is not None:
             width = self.inputs // self.num_groups
@@ -111,16 +127,16 @@ class FewBitsWeight:
         return QuantisedWeight(
             bits=self.bits,
             values=(values.contiguous() - middle).view(torch.int8),
-            scales=_of_outputs(self.scales, self.outputs).float(),
+            scales=scales,
             zeros=zeros,
             group_of=group_of,
         )
 
 
 def empty_weight(
-    bits: int, outputs: int, inputs: int, groups: int, *, has_zeros: bool
+    bits: int, outputs: int, inputs: int, groups: int, dtype: torch.dtype, *, has_minimums: bool
 ) -> FewBitsWeight | None:
-    """A weight to be filled in, with scales in float32; None if kernels do not support its groups or sizes."""
+    """A weight to be filled in, with scales in `dtype`; None if kernels do not support its groups or sizes."""
     if not _is_known(bits, inputs, groups):
         return None
     count = -(-outputs // BLOCK)
@@ -131,10 +147,11 @@ def empty_weight(
         outputs=outputs,
         inputs=inputs,
         blocks=make(count, lines, BLOCK, QUAD, dtype=torch.uint8),
-        scales=make(count, groups, BLOCK),
-        zeros=make(count, groups, BLOCK) if has_zeros else None,
+        scales=make(count, groups, BLOCK, dtype=dtype),
+        zeros=None,
         bias=None,
         order=None,
+        minimums=make(count, groups, BLOCK, dtype=dtype) if has_minimums else None,
     )
 
 

@@ -54,6 +54,11 @@ class QuantisedWeight:
         return self.scales.shape[1]
 
     @property
+    def has_offsets(self) -> bool:
+        """True with zero points."""
+        return self.zeros is not None
+
+    @property
     def num_bytes(self) -> int:
         """Size in a packed layout."""
         count = self.values.numel() * self.bits // 8 + 4 * self.scales.numel()
@@ -100,6 +105,16 @@ class QuantisedWeight:
             scales=torch.cat([each.scales for each in weights]),
             zeros=torch.cat(zeros) if zeros else None,
         )
+
+
+def zero_points(scales: torch.Tensor, minimums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scales and zero points of groups whose numbers are value · scale + minimum.
+
+    A group whose scale is negligible beside its minimum gets one that keeps the zero point finite. NaN stays NaN.
+    """
+    least = minimums.abs() * torch.finfo(torch.float32).eps
+    scales = torch.where(scales.abs() <= least, least, scales)
+    return scales, torch.where(scales == 0, 0.0, -minimums / scales)
 
 
 def _is_same(order: torch.Tensor | None, other: torch.Tensor | None) -> bool:

@@ -63,6 +63,27 @@ def known(weight: QuantisedWeight, bias: torch.Tensor | None = None) -> FewBitsW
     return found
 
 
+def with_minimums(weight: FewBitsWeight, dtype: torch.dtype) -> tuple[FewBitsWeight, torch.Tensor]:
+    """The values with scales and minimums of a data type, and the numbers in float64."""
+    scales, minimums = (
+        (torch.randn(weight.scales.shape) * 10.0 ** torch.randint(-7, 1, weight.scales.shape)).to(
+            dtype
+        )
+        for _ in range(2)
+    )
+    made = dataclasses.replace(weight, scales=scales, zeros=None, minimums=minimums)
+    plain = dataclasses.replace(
+        weight, scales=torch.ones_like(scales), zeros=torch.zeros_like(scales)
+    )
+    stored = plain.matrix().dequantised(torch.float64)
+    each_input = [
+        each.transpose(1, 2).flatten(0, 1)[: weight.outputs].double()
+        .repeat_interleave(weight.inputs // weight.num_groups, 1)
+        for each in (scales, minimums)
+    ]  # fmt: skip
+    return made, stored * each_input[0] + each_input[1]
+
+
 class FewBitsSuite(KernelSuite):
     """Kernels for quantised weights, compared with their formulas."""
 
@@ -167,6 +188,22 @@ class FewBitsSuite(KernelSuite):
         error = (kernel(x).float() - wanted).norm() / wanted.norm()
         allowed = ROUNDING[input_bits] + (HALF if dtype == torch.bfloat16 else 0)
         assert float(error) < allowed
+
+    @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
+    @pytest.mark.parametrize("bits", [4, 8])
+    @pytest.mark.parametrize("count", [1, 40])
+    def test_linear_of_few_bits_adds_minimums(self, bits: int, count: int, dtype: torch.dtype):
+        """`dtype`: of scales and minimums, which are exact in any of them; small and negative ones are among them."""
+        torch.manual_seed(count)
+        weight, numbers = with_minimums(known(random_matrix(bits, 130, 96, 3)), dtype)
+        x = exact_rows(count, 96, torch.float32)
+        rows = self.offered(FewBitsRowsParts(weight, torch.float32))(None)
+        torch.testing.assert_close(rows.double(), numbers, rtol=1e-5, atol=1e-5)
+        wanted = x.double() @ numbers.t()
+        size = x.double().abs() @ numbers.abs().t()
+        for input_bits in (8, 16):
+            kernel = self.offered(FewBitsParts(dataclasses.replace(weight, input_bits=input_bits)))
+            assert ((kernel(x).double() - wanted).abs() <= 1e-5 * size + 1e-6).all()
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_linear_of_few_bits_and_no_rows_is_nothing(self, dtype: torch.dtype):

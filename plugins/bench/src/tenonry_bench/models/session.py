@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import subprocess
 import tempfile
 import time
@@ -17,6 +18,7 @@ from tenonry_bench.models.engines import Engine
 
 END_S = 30.0
 LAST_LINES = 15
+LIBRARY = re.compile(r"\.so(\.\d+)*$")
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -78,10 +80,9 @@ class Session:
         return msgspec.json.decode(self._read(), type=Scored)
 
     def resident_mib(self) -> float:
-        """Resident memory of the program and all processes below it."""
+        """Resident memory of the program and all processes below it, without pages of libraries."""
         root = psutil.Process(self._process.pid)
-        below = root.children(recursive=True)
-        return sum(each.memory_info().rss for each in (root, *below)) / 2**20
+        return sum(map(resident_mib, (root, *root.children(recursive=True))))
 
     def memory_gib(self) -> float:
         """Memory of the program and all processes below it, shared pages counted once."""
@@ -134,6 +135,15 @@ class Session:
         self._process.wait()
         pipe(self._process.stdout).close()
         self._log.close()
+
+
+def resident_mib(process: psutil.Process) -> float:
+    """Resident MiB of a process without the pages of shared libraries.
+
+    Their number follows from the code that has run. Processes share them, and the system evicts them first.
+    """
+    mapped = process.memory_maps()
+    return sum(each.rss for each in mapped if not LIBRARY.search(each.path)) / 2**20
 
 
 def prepare(engine: Engine, options: dict[str, Any]) -> None:

@@ -68,7 +68,7 @@ class FewBitsKernels:
     def layer(self, weight: Stored, bias: torch.Tensor | None) -> FewBitsLayer | None:
         """Kernel of a layer; None if there is none, or it is wrong or slower."""
         rows, columns = weight.shape
-        shape = (weight.bits, rows, columns, weight.num_groups, bias is None, weight.zeros is None)
+        shape = (weight.bits, rows, columns, weight.num_groups, bias is None, weight.has_offsets)
         trial = partial(self._is_better, weight, bias)
         is_better = self._chooser.verdict((FEW_BITS, *shape), trial)
         made = self._made(weight, bias) if is_better else None
