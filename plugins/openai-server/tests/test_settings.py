@@ -204,7 +204,7 @@ def test_keys_from_the_environment(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "yaml", "expected"),
     [
-        ((), "", ("responses", "messages", "pooling")),
+        ((), "", ("responses", "messages", "pooling", "tenant-limits")),
         (("--route", "messages"), "", ("messages",)),
         ((), "route: []", ()),
         ((), "route: pooling", ("pooling",)),
