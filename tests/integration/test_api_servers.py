@@ -87,7 +87,7 @@ def test_killed_server_is_restarted_and_nobody_else_notices(start):
     assert after == before
     more = on_each_server(server, 1, max_tokens=100)
     assert {stream.end() for stream in kept} == {"length"}
-    server.process.send_signal(signal.SIGTERM)  # running requests may finish
+    server.process.send_signal(signal.SIGTERM)  # running stopping: waiting up to
     assert {stream.end() for some in more.values() for stream in some} == {"length"}
     assert server.end() == 0
     assert "Traceback" not in server.output
@@ -170,7 +170,7 @@ def test_second_signal_aborts_what_runs(start):
     server = start(*SLOW).ready()
     streams = on_each_server(server, 1)
     server.process.send_signal(signal.SIGTERM)
-    eventually(lambda: server.output.count("requests may finish") == 2)
+    eventually(lambda: server.output.count("stopping: waiting up to") == 2)
     server.process.send_signal(signal.SIGTERM)
     assert {stream.end() for some in streams.values() for stream in some} == {"abort"}
     assert server.end() == 0

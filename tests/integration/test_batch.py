@@ -136,15 +136,15 @@ def test_a_killed_run_with_a_server_of_its_own_is_continued(text_model, tmp_path
 @pytest.mark.parametrize(
     ("words", "status", "error"),
     [
-        ([], 1, "say who answers: --server URL"),
-        (["--server", "http://x", "serve", "demo"], 1, "say who answers"),
+        ([], 1, "name a server: --server URL"),
+        (["--server", "http://x", "serve", "demo"], 1, "name a server"),
         (["server", "demo"], 2, "invalid choice: 'server'"),
         (["serve", "demo", "--max-num-sqs", "3"], 2, "did you mean --max-num-seqs?"),
         (["--concurrency", "0", "serve", "demo"], 1, "--concurrency 0 must be from 1 to 4096"),
         (["--server", "127.0.0.1:8000"], 1, "must begin with http:// or https://"),
         (["--server", "http://a:b", "--attempts", "1"], 1, "is no URL"),
         (["--server", "http://127.0.0.1:9", "--attempts", "1"], 1, "0 of 1 requests are answered; run the same"),
-        (["serve", "/nowhere/at/all"], 1, "the server has ended (exit code 1); the lines above say why"),
+        (["serve", "/nowhere/at/all"], 1, "the server has ended (exit code 1); see the lines above"),
     ],
 )  # fmt: skip
 def test_bad_words_end_in_one_line(words, status, error, tmp_path):

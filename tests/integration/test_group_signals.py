@@ -135,7 +135,7 @@ def test_the_second_one_aborts(start, layout):
     server = start("--worker-option", "step_ms=20", *LAYOUTS[layout]).ready()
     stream = Stream(server)
     server.signal_all()
-    server.wait_for("(requests may finish)")
+    server.wait_for("(stopping: waiting up to)")
     server.signal_all()
     assert stream.end() == "abort"
     assert server.end() == 0
@@ -149,7 +149,7 @@ def test_a_terminal_speaks_to_the_whole_group_too(start, number):
     server = start("--worker-option", "step_ms=3").ready()
     stream = Stream(server)
     server.signal_all(number)
-    server.wait_for("(requests may finish)")
+    server.wait_for("(stopping: waiting up to)")
     server.signal_all(signal.SIGHUP)
     assert stream.end() == "length"
     ends_in_order(server)

@@ -140,7 +140,7 @@ def test_blocks_are_written_before_the_same_step_asks_for_them(folder, wanted, t
         outputs = llm.generate([prompt, prompt], GREEDY, use_tqdm=False)
         assert [output.outputs[0].token_ids for output in outputs] == [wanted[0]] * 2
         assert external_hits(llm) == 20
-    assert "gone or damaged" not in caplog.text
+    assert "missing or damaged" not in caplog.text
 
 
 @pytest.mark.parametrize("name", ["host", "chain"])

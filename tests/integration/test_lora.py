@@ -246,7 +246,7 @@ def test_one_that_cannot_be_served_says_no_more_than_that(server, client, shelf)
     ) as raised:
         tokens(client, "broken", prompt_of(1))
     assert str(shelf) not in str(raised.value)
-    server.wait_for("(adapter broken) of the folder cannot be served: ")
+    server.wait_for("(adapter broken) in the folder cannot be served: ")
 
 
 def test_requests_that_run_are_counted_by_adapter(server, client, peft):

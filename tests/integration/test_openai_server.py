@@ -163,7 +163,7 @@ def test_client_that_leaves_is_aborted(serve):
         next(iter(stream))
         stream.close()
     running = r'tenonry:num_requests_running\{engine="0",model_name="tiny"\}'
-    eventually(lambda: "the client went away" in server.output)
+    eventually(lambda: "client disconnected" in server.output)
     eventually(lambda: server.metric(running) == 0)
 
 

@@ -152,9 +152,7 @@ class TestFields:
         assert engine_request(tags=None, priority=None).tags == {}
 
     def test_an_unknown_one_is_a_type_error(self):
-        with pytest.raises(
-            TypeError, match=r"'lora_request' is no keyword of a request; it takes "
-        ):
+        with pytest.raises(TypeError, match=r"'lora_request' is not a request keyword; it takes "):
             engine_request(lora_request="x")
 
     @pytest.mark.parametrize("ready", [False, True])
@@ -167,7 +165,7 @@ class TestFields:
 
     @pytest.mark.parametrize("name", ["handle", "prompt_token_ids"])
     def test_the_front_ends_own_ones_are_not_for_callers(self, name):
-        with pytest.raises(TypeError, match=f"'{name}' is no keyword of a request"):
+        with pytest.raises(TypeError, match=f"'{name}' is not a request keyword"):
             engine_request(**{name: 1})
 
     @pytest.mark.parametrize("ready", [False, True])

@@ -299,7 +299,7 @@ class TestFaults:
         with pytest.raises(PluginFault, match="told to fail on token 7"):
             llm.generate([[7], [8]], GREEDY)
         with pytest.raises(
-            EngineDeadError, match=r"the engine is gone: plugin .*told to fail on token 7"
+            EngineDeadError, match=r"the engine has stopped: plugin .*told to fail on token 7"
         ):
             llm.generate([[8]], GREEDY)
 

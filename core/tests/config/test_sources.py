@@ -99,7 +99,7 @@ class TestSources:
         monkeypatch.setenv(f"TENONRY_{name}", "3")
         with pytest.raises(
             ConfigError,
-            match=rf"TENONRY_{name} is no setting; did you mean TENONRY_{name[:9]}\w+\?",
+            match=rf"TENONRY_{name} is not a setting; did you mean TENONRY_{name[:9]}\w+\?",
         ):
             environment_values(EngineConfig.model_fields)
         # It may be a plugin's, until these are known.

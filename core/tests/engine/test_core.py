@@ -193,7 +193,7 @@ class TestAddRequest:
         core = make_core()
         with caplog.at_level(logging.WARNING):
             assert core.add_request(request(1, kv_transfer_params={"key": 1})) is None
-        assert "request r1 brings kv_transfer_params, but no KV connector runs" in caplog.text
+        assert "request r1 has kv_transfer_params, but there is no KV connector" in caplog.text
         assert Inbox().run(core).tokens[1] == expected(core, request(1))
 
 

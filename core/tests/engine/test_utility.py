@@ -225,7 +225,7 @@ class TestMethods:
         assert caplog.text == ""
         core.add_request(request(1))
         assert result(core, "reset_mm_cache") is None
-        assert "reset_mm_cache while requests run" in caplog.text
+        assert "reset_mm_cache during requests" in caplog.text
 
     def test_ill_health_is_a_failure(self):
         core = make_core(

@@ -97,7 +97,7 @@ class TestWhatGoesWrong:
     def test_a_child_exits(self, front_end, code, text):
         """HS-13."""
         front_end().fails(
-            rf"ended before it was ready \({text}\); its own log lines say why", engine_0=code
+            rf"exited before it was ready \({text}\); see its log lines", engine_0=code
         )
 
     def test_several_children_exit(self, front_end):
@@ -174,7 +174,7 @@ class TestWhatGoesWrong:
         """HS-14."""
         front = front_end(CoreEngine(0, local=expected == "local"))
         front.send(hello(local=found == "local"))
-        front.fails(f"engine 0 should be {expected}, but says it is {found}; {COMPARE}")
+        front.fails(f"engine 0 should be {expected}, but reports that it is {found}; {COMPARE}")
 
     @pytest.mark.parametrize(
         ("messages", "text"),
@@ -207,7 +207,7 @@ class TestWhatGoesWrong:
     def test_garbage(self, front_end, raw):
         front = front_end()
         front.send(raw)
-        front.fails("engine 0 sent what is no handshake message")
+        front.fails("engine 0 sent an invalid handshake message")
 
     def test_another_protocol(self, front_end):
         front = front_end()

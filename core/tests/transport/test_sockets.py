@@ -304,7 +304,7 @@ class TestKeyFiles:
             read_keys(file)
 
     def test_a_file_of_something_else_is_refused(self, tmp_path):
-        with pytest.raises(ConfigError, match="no set of keys"):
+        with pytest.raises(ConfigError, match="invalid key file"):
             read_keys(self.write(tmp_path, "hello"))
 
     @staticmethod

@@ -62,7 +62,7 @@ def test_another_model_is_left_to_torch_with_the_reason(caplog, given, reason):
     with caplog.at_level(logging.INFO, "tenonry.worker"):
         assert reason in TritonLayers().why_not(model(**given), None)
     (line,) = [each.message for each in caplog.records]
-    assert line.startswith("No Triton kernels between matrix products, torch computes there: ")
+    assert line.startswith("Using torch instead of Triton kernels between matrix products: ")
 
 
 def test_a_model_of_the_llama_kind_is_not():

@@ -230,7 +230,7 @@ def test_signal_lets_running_requests_finish_and_refuses_new_ones(start):
     stream = Stream(process, max_tokens=100)
     stream_of = Stream(process)
     process.signal(signal.SIGTERM)
-    process.wait_for("requests may finish within 10 s")
+    process.wait_for("stopping: waiting up to 10 s for")
     assert process.get("/ready").json() == {"status": "draining"}
     assert process.get("/health").status_code == 200
     refused = process.post({"prompt": "x"})
@@ -266,7 +266,7 @@ def test_death_of_the_engine_ends_streams_with_an_error_and_the_process_with_1(s
         assert "pid" not in error
         assert done == "[DONE]"
     assert process.end() == 1
-    assert process.output.count("the engine has died") == 1
+    assert process.output.count("the engine failed; stopping") == 1
     assert len(process.lines) < 20  # lines do not grow with the number of streams
 
 

@@ -142,7 +142,7 @@ def test_a_variable_that_is_nearly_a_setting_is_refused(monkeypatch):
     """A slip of the finger would open the server to everybody."""
     monkeypatch.setenv("TENONRY_API_KEYS", "secret")
     with pytest.raises(
-        ConfigError, match=r"TENONRY_API_KEYS is no setting; did you mean TENONRY_API_KEY\?"
+        ConfigError, match=r"TENONRY_API_KEYS is not a setting; did you mean TENONRY_API_KEY\?"
     ) as caught:
         parse("demo")
     assert "secret" not in str(caught.value)

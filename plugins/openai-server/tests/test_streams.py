@@ -76,7 +76,7 @@ def test_client_that_goes_away_is_aborted(stream, prompt, when, api, caplog):
         assert api.state.active == 0
 
     api.run(scenario())
-    assert caplog.text.count("the client went away") == 1
+    assert caplog.text.count("client disconnected") == 1
 
 
 def test_client_that_goes_away_while_it_does_not_read_is_aborted(api):

@@ -488,5 +488,5 @@ class TestDemandedCalls:
     def test_a_format_besides_is_refused(self, api):
         form = AnswerForm(api.state.parsers, (Tool("add"),), wanted=(Tool("add"),))
         params = SamplingParams(structured_output=StructuredOutput(json_object=True))
-        with pytest.raises(RequestError, match="tool_choice demands calls"):
+        with pytest.raises(RequestError, match="tool_choice requires calls"):
             form.forced("prompt", params)

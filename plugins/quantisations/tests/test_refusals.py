@@ -116,7 +116,7 @@ def test_a_packed_matrix_that_is_not_of_its_own_shape_is_named(tmp_path):
     model_folder(tmp_path)
     compress(tmp_path, WEIGHTS)
     change(tmp_path, weight_shape=torch.tensor([96, 32]))
-    assert f"{NAME}.weight_shape says [96, 32]" in refused(tmp_path)
+    assert f"{NAME}.weight_shape is [96, 32]" in refused(tmp_path)
 
 
 def test_a_format_that_is_not_known_is_refused_with_those_that_are(gptq):

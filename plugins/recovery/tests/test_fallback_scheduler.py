@@ -1,4 +1,4 @@
-"""`--fallback-scheduler`: takes over from a scheduler that raised or broke its contract twice (AF-26)."""
+"""`--fallback-scheduler`: takes over from a scheduler that raised or violated its contract twice (AF-26)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_it_takes_over_after_two_faults_and_streams_go_on(text, serve, tmp_path,
         scheduler=scheduler, fallback_scheduler=REFERENCE, observers={"recorder": logger}
     )
     assert served.run(all_of(served)) == [tokens([number], LONG) for number in range(1, 5)]
-    assert caplog.text.count("raised or broke its contract 2 times") == 1
+    assert caplog.text.count("raised or violated its contract 2 times") == 1
     chosen = {each.kind: each.name for each in served.engine.info.plugins}
     assert chosen["scheduler"] == REFERENCE
     assert "executor" in chosen
@@ -72,7 +72,7 @@ def test_it_takes_over_after_two_faults_and_streams_go_on(text, serve, tmp_path,
     assert title == f"tenonry: engine 0 epoch 3 fallback scheduler {REFERENCE}"
     os.kill(served.pid, signal.SIGKILL)  # it stays
     assert served.run(collect(served.engine, [9], LONG, "after")) == tokens([9], LONG)
-    assert caplog.text.count("raised or broke its contract 2 times") == 1
+    assert caplog.text.count("raised or violated its contract 2 times") == 1
 
 
 def test_deaths_that_no_scheduler_caused_change_nothing(serve, caplog):

@@ -302,7 +302,7 @@ class TestItsOwnEnd:
                 await asyncio.sleep(0.001)
 
         served.run(main())
-        assert "limit exceeded (3 times in 60 s), and no engine stands by until" in caplog.text
+        assert "limit exceeded (3 times in 60 s), and standbys are disabled until" in caplog.text
         assert served.run(collect(served.engine, [3], params(), "after")) == tokens([3], params())
         eventually(lambda: len(psutil.Process().children()) == 1)
         served.run(served.engine.replace_engines())

@@ -27,7 +27,7 @@ def test_messages_go_both_ways_and_bad_ones_are_dropped(tmp_path, caplog):
         link.send(MetricsRequest(3))
         eventually(lambda: router.read(20) or got)
         assert got == [(b"1.5", MetricsRequest(3))]
-        assert caplog.text.count("dropped a message of API server 1.5") == 4
+        assert caplog.text.count("ignored an invalid message from API server 1.5") == 4
         router.send(b"1.5", Stop(False))
         router.send(b"9.9", ReportReceived())  # is not there
         assert link.receive(5000) == Stop(False)

@@ -229,7 +229,9 @@ class TestScale:
                 os.kill(served.engine.engine_pids["engine 0"], signal.SIGKILL)
                 while not client.engines[0].dead:  # noqa: ASYNC110 - as above
                     await asyncio.sleep(0.01)
-            with pytest.raises(LaunchError, match=r"were to stay died; engines \[1\] stay instead"):
+            with pytest.raises(
+                LaunchError, match=r"remaining engines failed; engines \[1\] stay instead"
+            ):
                 await scale
             assert await job == tokens([3], LONG)
             return await collect(served.engine, [4], params(), "after")

@@ -327,7 +327,7 @@ class AsyncLLM(Delegations):
 
     @property
     def dead_error(self) -> EngineDeadError:
-        return EngineDeadError(f"the engine is gone: {self.engine_core.dead}")
+        return EngineDeadError(f"the engine has stopped: {self.engine_core.dead}")
 
     def shutdown(self, timeout: float = 5.0) -> None:
         """Stop the engine; open streams end with EngineDeadError. Idempotent, from any thread."""

@@ -202,10 +202,12 @@ class CoreClient:
             return None
         if rank in self.engines and self.engines[rank].dead:
             raise EngineDeadError(
-                f"the engine of data_parallel_rank={rank} died: {self.engines[rank].dead}"
+                f"the engine of data_parallel_rank={rank} failed: {self.engines[rank].dead}"
             )
         if not able:
-            raise EngineDeadError("no engine takes requests: those that ran died, or leave")
+            raise EngineDeadError(
+                "no engine accepts requests: all have failed or are being removed"
+            )
         if rank is not None and rank not in able:
             raise RequestError(
                 f"data_parallel_rank={rank}: there is no such engine; the ranks here are {', '.join(map(str, able))}",
@@ -266,7 +268,7 @@ class CoreClient:
     def check_alive(self) -> None:
         """Raises EngineDeadError if no request can be served."""
         if self.dead is not None:
-            raise EngineDeadError(f"the engine is gone: {self.dead}")
+            raise EngineDeadError(f"the engine has stopped: {self.dead}")
 
     def _send(self, link: EngineLink, kind: RequestType, *frames: Any) -> None:
         try:
@@ -299,7 +301,7 @@ class CoreClient:
             outputs = self._decoder.decode(frames)
         except WireError as error:
             self.frames_dropped += 1
-            logger.warning("dropped a frame on the output socket: %s", error)
+            logger.warning("ignored an invalid frame on the output socket: %s", error)
             return None
         link = self.engines.get(outputs.engine_index)
         is_newcomer = link is None or outputs.epoch != link.epoch

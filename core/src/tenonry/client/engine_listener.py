@@ -61,7 +61,7 @@ class EngineListener(EngineEvents):
         """Its streams end or move once outputs that it still sent have arrived."""
         link = self._client.engines.get(index)
         if link is not None:
-            logger.error("the engine died: %s", death)
+            logger.error("the engine failed: %s", death)
         self._client.engine_died(index, death)
         self._handler.post(DRAIN_GRACE_S, self._remove, link, index, death)
 

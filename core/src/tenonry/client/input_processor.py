@@ -208,7 +208,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
     for name, value in fields.items():
         if name not in CALLER_FIELDS:
             hint = nearest(name, CALLER_FIELDS) or f"; it takes {', '.join(CALLER_FIELDS)}"
-            raise TypeError(f"'{name}' is no keyword of a request{hint}")
+            raise TypeError(f"'{name}' is not a request keyword{hint}")
         check_type(name, value, CALLER_FIELDS[name])
 
 

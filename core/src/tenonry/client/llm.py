@@ -107,7 +107,7 @@ class LLM(BlockingDelegations):
         """
         with self._lock:
             if self._dead is not None:
-                raise EngineDeadError(f"the engine is gone: {self._dead}")
+                raise EngineDeadError(f"the engine has stopped: {self._dead}")
             if held := self.engine_core.held:
                 raise EngineGenerateError(f"the engine does not step: {held}")
             adapters = fields.pop("adapter", None)

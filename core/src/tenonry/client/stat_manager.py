@@ -149,7 +149,7 @@ class Observer:
             self._queue.put_nowait(partial(self.call, method, *args))
         except queue.Full:
             if not self.dropped:
-                logger.warning("%s is too slow; its numbers miss records", self.entry.label())
+                logger.warning("%s is too slow; records were dropped", self.entry.label())
             self.dropped += 1
 
     def after(self, function: Callable[[], object]) -> None:
@@ -212,7 +212,7 @@ class Observer:
 
     def _quarantine(self, why: str) -> None:
         self._is_quarantined = True
-        logger.error("%s is quarantined %s: it is called no more", self.entry.label(), why)
+        logger.error("%s is quarantined %s; it is not called again", self.entry.label(), why)
 
     def stop(self) -> None:
         """Deliver what is queued, log, and shut the logger down; `thread` ends then."""

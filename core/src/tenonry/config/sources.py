@@ -65,7 +65,7 @@ def environment_values(
             continue
         near = difflib.get_close_matches(variable, names, n=1, cutoff=0.85)
         if is_complete and near and near[0] != variable:
-            raise ConfigError(f"{variable} is no setting; did you mean {near[0]}?")
+            raise ConfigError(f"{variable} is not a setting; did you mean {near[0]}?")
         if text and (name := names.get(variable)):
             kind = plain_type(fields[name].annotation)
             if kind == tuple[str, ...] and text[0] + text[-1] != "[]":

@@ -191,7 +191,7 @@ def _initialize_kv_cache(executor: Executor, context: ExecutorContext) -> KVCach
     longest = context.model.max_model_len
     if kv_cache.max_model_len < longest and config.max_model_len is None:
         logger.warning(
-            "the model handles %d tokens, but the KV cache holds %d: longer sequences are refused",
+            "the model handles %d tokens, but the KV cache holds %d: longer sequences are rejected",
             longest,
             kv_cache.max_model_len,
         )

@@ -58,7 +58,7 @@ def shut_down(*parts: Executor | Scheduler | KVConnector | StepObserver | None) 
         try:
             part.shutdown()
         except Exception:
-            logger.exception("an error while shutting down %s", type(part).__name__)
+            logger.exception("shutting down %s failed", type(part).__name__)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -158,7 +158,7 @@ class EngineCore:
             )
         if source.kv_transfer_params and self.kv_connector is None:
             logger.warning(
-                "request %s brings kv_transfer_params, but no KV connector runs", source.request_id
+                "request %s has kv_transfer_params, but there is no KV connector", source.request_id
             )
 
     def abort_requests(self, handles: Iterable[int] | None) -> OutputsByClient:
@@ -206,7 +206,7 @@ class EngineCore:
     def reset_mm_cache(self) -> None:
         """Let workers drop the media that they encoded. Those of running requests are encoded again."""
         if self.has_work():
-            logger.warning("reset_mm_cache while requests run: their media are encoded again")
+            logger.warning("reset_mm_cache during requests: their media are encoded again")
         if self.config.max_images:
             self.call_workers("reset_mm_cache")
 

@@ -223,7 +223,7 @@ class EngineLoop:
         except (WireError, ValueError) as error:
             self.frames_dropped += 1
             self._arrived()  # it may have been a request
-            logger.warning("dropped a message of client %d: %s", client, error)
+            logger.warning("ignored an invalid message from client %d: %s", client, error)
 
     def _add(self, client: int, frames: list[bytes]) -> None:
         if len(frames) < 3 or len(frames[1]) != ADD_HEADER.size:

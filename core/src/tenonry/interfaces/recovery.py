@@ -197,7 +197,7 @@ class EngineRecovery(Plugin[RecoveryContext]):
         """Keep the completions of one request until an engine that is awaited is admitted or given up, and then send
         those that are still open. Raises EngineDeadError.
         """
-        raise EngineDeadError("no engine takes requests until one that died has restarted")
+        raise EngineDeadError("no engine accepts requests until a failed one has restarted")
 
     def on_admitted(self, indexes: Sequence[int]) -> None:
         """New requests may go to these engines."""

@@ -93,7 +93,7 @@ class Handshake:
             if now > self._give_up or not self._socket.poll(POLL_MS):
                 exits = ", ".join(f"{name}: {describe_exit(code)}" for name, code in ended.items())
                 raise LaunchError(
-                    f"a process ended before it was ready ({exits}); its own log lines say why"
+                    f"a process exited before it was ready ({exits}); see its log lines"
                 )
 
     def _receive(self) -> None:
@@ -111,7 +111,7 @@ class Handshake:
             message = self._decoder.decode(frames[-1])
         except (ValueError, RecursionError) as error:
             raise LaunchError(
-                f"engine {engine.index} sent what is no handshake message: {error}"
+                f"engine {engine.index} sent an invalid handshake message: {error}"
             ) from None
         self._advance(engine, message)
 
@@ -123,7 +123,8 @@ class Handshake:
             if message.local != engine.local:
                 other = "remote" if engine.local else "local"
                 raise LaunchError(
-                    f"engine {engine.index} should be {side}, but says it is {other}; {COMPARE}"
+                    f"engine {engine.index} should be {side}, but reports that it is {other}; "
+                    f"{COMPARE}"
                 )
             self._check_hello(engine, message)
             try:
@@ -131,7 +132,7 @@ class Handshake:
                 self._socket.send_multipart([engine_identity(engine.index), init], copy=False)
             except zmq.ZMQError as error:
                 raise LaunchError(
-                    f"engine {engine.index} said HELLO and was gone: {error.strerror}"
+                    f"engine {engine.index} sent HELLO and disconnected: {error.strerror}"
                 ) from error
             engine.state = CONNECTED
         elif isinstance(message, ReadyMessage) and engine.state == CONNECTED:

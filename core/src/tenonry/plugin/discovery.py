@@ -97,7 +97,7 @@ def _fits(entry: PluginRecord) -> bool:
     try:
         check_requirements(entry.distribution)
     except PluginIncompatible as error:
-        logger.warning("left out %s: %s", entry.label(), error)
+        logger.warning("skipped %s: %s", entry.label(), error)
         return False
     return True
 

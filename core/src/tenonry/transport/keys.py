@@ -32,7 +32,7 @@ class CurveKeys(NamedTuple):
         keys = text.split()
         if [len(key) for key in keys] != [40] * 4:
             raise ConfigError(
-                "this is no set of keys: four keys of 40 characters are needed (tenonry keys FILE)"
+                "invalid key file: it must have four keys of 40 characters (tenonry keys FILE)"
             )
         return CurveKeys(*(key.encode() for key in keys))
 

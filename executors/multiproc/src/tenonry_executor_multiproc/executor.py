@@ -197,7 +197,7 @@ def _starting() -> Iterator[None]:
     try:
         yield
     except EngineDeadError as error:
-        raise LaunchError(f"{error}; its own log lines say why") from error
+        raise LaunchError(f"{error}; see its log lines") from error
     except TimeoutError as error:
         raise LaunchError(f"{error}; raise --start-timeout if loading is slow") from error
     except (OSError, RuntimeError, TypeError, ValueError, MemoryError) as error:

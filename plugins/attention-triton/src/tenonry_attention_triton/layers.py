@@ -42,9 +42,7 @@ class TritonLayers(ModelPass):
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
         reason = refusal(model)
         if reason is not None:
-            logger.info(
-                "No Triton kernels between matrix products, torch computes there: %s", reason
-            )
+            logger.info("Using torch instead of Triton kernels between matrix products: %s", reason)
         return reason
 
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:

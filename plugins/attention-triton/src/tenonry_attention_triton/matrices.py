@@ -150,7 +150,7 @@ def multiplies_fp8(device: torch.device, dtype: torch.dtype) -> bool:
         except (RuntimeError, ValueError) as error:
             reason = str(error).partition("\n")[0]
     if reason is not None:
-        logger.info("Matrices in fp8 are read as such and multiplied in %s: %s", dtype, reason)
+        logger.info("Reading fp8 matrices and multiplying them in %s: %s", dtype, reason)
     return reason is None
 
 

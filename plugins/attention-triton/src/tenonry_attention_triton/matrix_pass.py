@@ -36,7 +36,7 @@ class TritonMatrixPass(ModelPass):
         reason = TritonBackend.refusal((), model.dtype, model.device)
         if reason is not None:
             reason = reason.partition("; use ")[0]
-            logger.info("No Triton kernels for quantised matrices, they become floats: %s", reason)
+            logger.info("No Triton kernels for quantised matrices, dequantising them: %s", reason)
         return reason
 
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:

@@ -14,7 +14,7 @@ from tenonry.interfaces.command import Command
 class NewCommand(Command):
     """Writes the package of a new plugin."""
 
-    summary = "Write the package of a new plugin: code that works, tests, README and CI file."
+    summary = "Create a package for a new plugin: working code, tests, README and CI file."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(

@@ -59,7 +59,7 @@ class SafeModeFlag(StartFlag):
 
         labels = [f"{dist.name} {dist.version}" for dist in third_party().values()]
         exclude(dist.name for dist in third_party().values())
-        logger.warning("safe mode: left out %s", ", ".join(labels) or "nothing")
+        logger.warning("safe mode: disabled %s", ", ".join(labels) or "nothing")
 
 
 class LockedFlag(StartFlag):

@@ -12,7 +12,9 @@ from tenonry.interfaces.command import Command
 class UpdateCommand(Command):
     """Rewrites a package for the current interfaces, shows the differences, and runs its tests."""
 
-    summary = "Carry a package to the current interface versions: rewrite it, show the diff, run its tests."
+    summary = (
+        "Update a package to the current interface versions: rewrite it, show the diff, test it."
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("folder", type=Path, help="Folder with pyproject.toml.")

@@ -97,7 +97,7 @@ def _add_verb(verbs: Any, name: str) -> None:
             parser = verbs.add_parser(name, help=command.summary, description=command.summary)
             command.add_arguments(parser)
     except PluginError as error:
-        logger.warning("left out `tenonry plugins %s`: %s", name, error)
+        logger.warning("skipped `tenonry plugins %s`: %s", name, error)
         return
     parser.set_defaults(command=command)
 

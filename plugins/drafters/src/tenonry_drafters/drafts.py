@@ -177,7 +177,7 @@ class Drafts:
 
     def _give_up(self, error: Exception) -> None:
         logger.error(
-            "The drafter %s failed, and is not asked again; tokens come one at a time: %s: %s",
+            "Disabled the drafter %s, which failed; decoding one token at a time: %s: %s",
             type(self.drafter).__name__,
             type(error).__name__,
             error,

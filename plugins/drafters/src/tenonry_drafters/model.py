@@ -31,8 +31,8 @@ class ModelOptions(PluginOptions):
 
     model: str = Field(
         "",
-        description="The model that drafts: a folder, a registered name or a hub id. It has the vocabulary of the "
-        "model that is served.",
+        description="Draft model: folder, registered name or hub id, with the vocabulary of "
+        "the served model.",
     )
     num_drafts: int = Field(
         7, ge=1, le=15, description="Maximum draft tokens per request and pass."
@@ -41,13 +41,14 @@ class ModelOptions(PluginOptions):
         0.4,
         ge=0.0,
         le=1.0,
-        description="Guessing ends behind the first token that the model finds less likely than this; 0: never.",
+        description="Stop drafting after the first token below this probability. 0 never stops.",
     )
     kv_cache_mib: int = Field(
         1024,
         ge=1,
         le=1 << 20,
-        description="Most MiB of main memory for its K/V, of four requests; longer ones than fit are not guessed for.",
+        description="Maximum MiB of the draft model's KV cache, for four requests. Requests "
+        "that do not fit get no drafts.",
     )
 
 

@@ -27,16 +27,13 @@ class NgramOptions(PluginOptions):
     """`--drafter-option key=value`."""
 
     min_match: int = Field(
-        2, ge=1, le=32, description="Fewest last tokens that must have stood in the row before."
+        2, ge=1, le=32, description="Minimum matching tokens at the end of the text."
     )
     max_match: int = Field(
-        4,
-        ge=1,
-        le=32,
-        description="Most last tokens that are compared; longer matches are taken first.",
+        4, ge=1, le=32, description="Maximum matching tokens. The longest match is used."
     )
     reach: int = Field(
-        16384, ge=2, le=1 << 20, description="How many of a row's last tokens are searched."
+        16384, ge=2, le=1 << 20, description="Number of tokens to search, from the end of the text."
     )
 
     @model_validator(mode="after")

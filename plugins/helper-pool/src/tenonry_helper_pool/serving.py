@@ -84,7 +84,7 @@ def _build(target: str, setup: bytes, found: list[Handler | str]) -> None:
     except HandlerError as error:
         found.append(str(error))
     except Exception as error:
-        logger.exception("a helper cannot be built")
+        logger.exception("a helper could not be built")
         found.append(f"{type(error).__name__}: {error}")
 
 

@@ -110,7 +110,7 @@ def max_model_len(config: dict[str, Any], tokenizer_config: dict[str, Any]) -> i
     if known is not None and _is_count(known) and known < 1 << 28:
         return int(known)
     logger.warning(
-        "config.json does not say how long a sequence may be; assuming %d tokens. Set max_model_len.",
+        "config.json has no maximum sequence length; assuming %d tokens. Set max_model_len.",
         FALLBACK_LENGTH,
     )
     return FALLBACK_LENGTH

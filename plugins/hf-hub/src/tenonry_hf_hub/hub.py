@@ -95,7 +95,7 @@ def _cached_after(name: str, revision: str | None, weights: bool, error: Excepti
             f"the hub did not answer as it should ({reason}), and the local cache has no complete copy",
         )
     logger.warning(
-        "The hub did not answer (%s); using commit %s of %s from the cache.",
+        "The hub did not respond (%s); using commit %s of %s from the cache.",
         reason,
         found.commit,
         name,

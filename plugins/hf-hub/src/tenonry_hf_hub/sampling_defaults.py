@@ -131,7 +131,7 @@ def _valid(fields: dict[str, Any]) -> dict[str, Any]:
         try:
             SamplingParams(**found, **{key: value})
         except RequestError as error:
-            logger.warning("generation_config.json: %s; this default is left out.", error)
+            logger.warning("generation_config.json: %s; ignoring this default.", error)
         else:
             found[key] = value
     return found

@@ -43,5 +43,5 @@ class DecodeHandler(Handler):
         except MemoryError:
             return Made("it takes too much memory")
         except Exception:  # the request is at fault, and no text of a library goes to a client
-            logger.exception("an image could not be made ready")
+            logger.exception("an image could not be processed")
             return Made("the model's image processor does not take it")

@@ -24,35 +24,36 @@ class TextOptions(PluginOptions):
     max_prompt_chars: int | None = Field(
         None,
         ge=1,
-        description="Longest prompt in characters; by default what cannot fit is refused: 256 per token.",
+        description="Maximum prompt length in characters. Defaults to 256 per token of the "
+        "maximum sequence length.",
     )
     grammar_seconds: float = Field(
         2.0,
         gt=0,
         le=600,
-        description="Processor time that checking one structured output may take, else its request is refused.",
+        description="CPU seconds for checking one grammar, after which its request is rejected.",
     )
     text_seconds: float = Field(
         30.0,
         gt=0,
         le=600,
-        description="Processor time for tokenising one text of a server's client, above which it is refused.",
+        description="CPU seconds for tokenising one text, after which its request is rejected.",
     )
-    image_processor: str = Field("transformers", description="Makes images ready for the model.")
+    image_processor: str = Field("transformers", description="Image processor plugin.")
     image_hosts: tuple[str, ...] = Field(
-        (), description="Hosts that images are read from by https; none: data URLs only."
+        (), description="Allowed hosts of https image URLs. None allows data URLs only."
     )
     max_image_bytes: int = Field(
-        20 << 20, ge=1, le=1 << 28, description="Largest image file, as it is sent."
+        20 << 20, ge=1, le=1 << 28, description="Maximum image file size in bytes."
     )
     max_image_pixels: int = Field(
-        50_000_000, ge=1, le=1 << 30, description="Most pixels of an image, width times height."
+        50_000_000, ge=1, le=1 << 30, description="Maximum pixels of an image."
     )
     image_seconds: float = Field(
         10.0,
         gt=0,
         le=600,
-        description="Processor time that decoding one image may take, else its request is refused.",
+        description="CPU seconds for decoding one image, after which its request is rejected.",
     )
 
     @field_validator("image_hosts", mode="before")

@@ -81,7 +81,7 @@ def test_something_else_in_the_place_of_the_epoch_is_a_miss_and_a_line(tmp_path,
     index = DiskIndex(folder, IDENTITY)
     assert not index.has(b"digest")
     assert str(model) in caplog.text
-    assert "blocks of earlier runs are not found" in caplog.text
+    assert "blocks of earlier runs cannot be used" in caplog.text
     assert index.reset()
     assert not index.has(b"digest")
 

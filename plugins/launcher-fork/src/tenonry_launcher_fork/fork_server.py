@@ -46,7 +46,7 @@ def serve(payload: Mapping[str, str]) -> int:
         except Exception:  # the engine will fail as well, and report it
             logger.debug("imports failed", exc_info=True)
         if reason := _why_not(known):
-            logger.warning("engines are started in fresh interpreters: %s", reason)
+            logger.warning("starting engines in fresh interpreters: %s", reason)
             return 0
         gc.freeze()
         _say(channel, READY)

@@ -127,7 +127,7 @@ class LaterProcess:
                 except ForksClosed:
                     break
                 except OSError as error:
-                    logger.info("a process is started in another way, if there is one: %s", error)
+                    logger.info("falling back to another way to start a process: %s", error)
         with self._lock:
             if self._process is None and self._code is None:
                 self._code = 1
@@ -263,7 +263,7 @@ class ReadyForkServer(ForkServer):
         try:
             return self._fork(start)
         except OSError as error:
-            logger.info("a rank is started in a fresh interpreter: %s", error)
+            logger.info("starting a rank in a fresh interpreter: %s", error)
             return start_fresh(start)
         finally:
             start.close()

@@ -60,7 +60,7 @@ class Acceptor:
             task.add_done_callback(self._tasks.discard)
 
     def _pause(self, error: OSError) -> None:
-        logger.error("no connection can be accepted for %g s: %s", RETRY_S, error)
+        logger.error("accepting no connections for %g s: %s", RETRY_S, error)
         self._loop.remove_reader(self._sock.fileno())
         self._retry = self._loop.call_later(RETRY_S, self._listen)
 
@@ -74,7 +74,7 @@ class Acceptor:
                 self._make_protocol, connection, ssl=self._ssl_context
             )
         except OSError as error:
-            logger.debug("a connection ended before its first request: %s", error)
+            logger.debug("a connection was closed before its first request: %s", error)
             connection.close()
 
     def close(self) -> None:

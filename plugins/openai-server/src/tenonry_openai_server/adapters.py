@@ -98,13 +98,13 @@ class ServedAdapters:
             await engine.add_lora(name, str(path))
         except EngineGenerateError as error:
             await self._settle(engine, name)
-            logger.warning("adapter %s of the folder cannot be served: %s", name, error)
+            logger.warning("adapter %s in the folder cannot be served: %s", name, error)
             raise bad_request(
-                f"the adapter '{name}' cannot be served; the server's log says why", "model"
+                f"the adapter '{name}' cannot be served; see the server's log", "model"
             ) from error
         finally:
             self._forget()
-        logger.info("loaded adapter %s of the folder", name)
+        logger.info("loaded adapter %s from the folder", name)
 
     async def _make_room(self, folder: AdapterFolder, engine: AsyncLLM) -> None:
         """Unload the adapter of the folder that was used longest ago. Raises APIError 503 while all are used."""
@@ -123,7 +123,7 @@ class ServedAdapters:
         finally:
             self._forget()
             folder.leaving.discard(name)
-        logger.info("unloaded adapter %s of the folder", name)
+        logger.info("unloaded adapter %s from the folder", name)
 
     async def load(
         self, engine: AsyncLLM, name: str, path: str, *, in_place: bool, pinned: bool
@@ -133,7 +133,8 @@ class ServedAdapters:
         async with self._changes:
             if name in await self.all(engine) and not in_place:
                 raise bad_request(
-                    f"the adapter '{name}' is loaded already; unload it, or send load_inplace to replace it",
+                    f"the adapter '{name}' is loaded already; unload it, or send load_inplace "
+                    f"to replace it",
                     "lora_name",
                 )
             try:

@@ -129,7 +129,7 @@ def _handle_errors(api: FastAPI, paths: Collection[str]) -> None:
 
 def answer_disconnected(request: Request, _: Exception) -> Response:
     """Response to a client that has disconnected; the connection is closed already."""
-    logger.info("request %s: the client went away; aborted", request.scope.get(REQUEST_ID, ""))
+    logger.info("request %s: client disconnected; aborted", request.scope.get(REQUEST_ID, ""))
     return Response(status_code=499)
 
 

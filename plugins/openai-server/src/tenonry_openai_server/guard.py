@@ -86,7 +86,7 @@ class Guard:
             if complete:
                 return  # an inner layer has answered and logged it
             if is_closed(error):  # with a 400, because what follows the head is no HTTP
-                logger.debug("request %s: its connection was closed", scope[REQUEST_ID])
+                logger.debug("request %s: connection closed", scope[REQUEST_ID])
                 while (await receive())["type"] != "http.disconnect":
                     pass  # before that, the HTTP library would log that there is no answer
                 return

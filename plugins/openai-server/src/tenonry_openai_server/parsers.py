@@ -65,7 +65,7 @@ def chosen_parsers(setting: str, io_processor: IOProcessor | None) -> OutputPars
             return None
         setting = "+".join(names)
     found = find_parsers(setting)
-    logger.info("answers of chats are read by the output parser %s", setting)
+    logger.info("output parser of chats: %s", setting)
     return OutputParsers(found, io_processor)
 
 

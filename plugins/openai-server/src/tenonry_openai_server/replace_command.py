@@ -21,9 +21,7 @@ KEY = "TENONRY_API_KEY"
 class ReplaceCommand(Command):
     """`tenonry replace --scheduler my_pkg:Mine`: a request to `POST /replace` of a server."""
 
-    summary = (
-        "Replace the engines of a running server by ones with other settings or plugin versions."
-    )
+    summary = "Replace the engines of a running server, with other settings or plugin versions."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(

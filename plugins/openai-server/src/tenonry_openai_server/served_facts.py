@@ -56,10 +56,10 @@ class ServedFacts:
             async with asyncio.timeout(DEADLINE_S):
                 answers = await engine.collective_rpc(METHOD)
         except TimeoutError:
-            logger.warning("the workers did not say within %g s what they serve", DEADLINE_S)
+            logger.warning("the workers did not report their model facts within %g s", DEADLINE_S)
             return
         except TenonryError as error:  # the worker has no such method, or the engine has just died
-            logger.debug("the workers do not say what they serve: %s", error)
+            logger.debug("the workers report no model facts: %s", error)
             self._is_known = not engine.errored
             return
         per_engine = max(1, len(answers) // max(1, len(engine.info.engine_indexes)))

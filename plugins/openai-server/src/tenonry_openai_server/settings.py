@@ -93,7 +93,8 @@ class ServerConfig(Settings):
     )
     enable_operator_routes: bool = Field(
         False,
-        description="Routes that control the engines: /sleep, /update_weights, adapters, …. Requires an API "
+        description="Enable routes that control the engines: /sleep, /update_weights, "
+        "adapters, …. Requires an API "
         "key.",
     )
     lora_folder: str | None = Field(
@@ -123,7 +124,7 @@ class ServerConfig(Settings):
         (), description="Accepted host names besides local ones."
     )
     allowed_origins: tuple[str, ...] = Field(
-        (), description="Origins whose web pages may call the server, or *."
+        (), description="Origins of web pages that can call the server, or *."
     )
     root_path: str = Field(
         "", pattern=r"^(/.*[^/])?$", description="Path prefix removed by a proxy in front."
@@ -198,7 +199,7 @@ class ServerConfig(Settings):
     otlp_traces_endpoint: str | None = Field(
         None,
         min_length=1,
-        description=f"Collector that gets a span per request, from the stat logger {TRACER}.",
+        description=f"Collector for a span per request, from the stat logger {TRACER}.",
     )
     disable_access_log: bool = Field(False, description="Disable the log line per HTTP request.")
     ssl_certfile: str | None = Field(None, description="Certificate file. Enables HTTPS.")
@@ -291,7 +292,8 @@ class ServerConfig(Settings):
     def _check_parsers(self) -> ServerConfig:
         if self.output_parser != "auto" and (self.tool_call_parser or self.reasoning_parser):
             raise ValueError(
-                "output_parser says all that tool_call_parser and reasoning_parser say; give one or the other"
+                "output_parser includes tool_call_parser and reasoning_parser; give one or "
+                "the other"
             )
         return self
 

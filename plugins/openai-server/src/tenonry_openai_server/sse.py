@@ -56,7 +56,7 @@ class EventStream(Response):
                 await head.send()
                 await self._pump(first, scope, watch)
         except Disconnected:
-            logger.info("request %s: the client went away; aborted", scope.get(REQUEST_ID, ""))
+            logger.info("request %s: client disconnected; aborted", scope.get(REQUEST_ID, ""))
 
     async def _pump(self, first: RequestOutput, scope: Scope, watch: DisconnectWatch) -> None:
         send: Send = scope[RAW_SEND]
@@ -123,7 +123,7 @@ class PartStream(Response):
                 await head.send()
                 await self._pump(first, watch, send)
         except Disconnected:
-            logger.info("request %s: the client went away; aborted", scope.get(REQUEST_ID, ""))
+            logger.info("request %s: client disconnected; aborted", scope.get(REQUEST_ID, ""))
 
     async def _pump(self, first: bytes, watch: DisconnectWatch, send: Send) -> None:
         last = b""

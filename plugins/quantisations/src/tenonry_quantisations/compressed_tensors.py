@@ -111,7 +111,8 @@ class CompressedTensors(CheckpointQuantisation):
             said = tensors["weight_shape"].tolist()
             if list(values.shape) != said:
                 raise ModelError(
-                    f"{name}.weight_shape says {said}, and {name}.weight_packed is {list(values.shape)}; {REMEDY}"
+                    f"{name}.weight_shape is {said}, and {name}.weight_packed is "
+                    f"{list(values.shape)}; {REMEDY}"
                 )
         rows, columns = values.shape
         scales = tensors["weight_scale"].float().view(-1, self._num_groups(columns))
@@ -156,8 +157,8 @@ def _groups_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     found = config.get("config_groups")
     if not isinstance(found, dict) or not found:
         raise ModelError(
-            "quantization_config: config_groups of compressed-tensors is missing or empty, so nothing says how "
-            f"weights are stored; {REMEDY}"
+            "quantization_config: config_groups of compressed-tensors is missing or empty, so "
+            "the weight format is unknown; {REMEDY}"
         )
     return found
 
@@ -166,9 +167,7 @@ def _weights_of(key: str, group: Any) -> dict[str, Any]:
     """The scheme of the weights of one group. Raises ModelError for one that is not read."""
     weights = group.get("weights") if isinstance(group, dict) else None
     if not isinstance(weights, dict):
-        raise ModelError(
-            f"quantization_config: config_groups.{key} says nothing of weights; {OTHERS}"
-        )
+        raise ModelError(f"quantization_config: config_groups.{key} has no weights; {OTHERS}")
     name = f"config_groups.{key}.weights"
     entry(weights, "type", ("int",), "int", name)
     entry(weights, "num_bits", WIDTHS, 8, name)

@@ -23,8 +23,8 @@ def check_fallbacks(config: EngineConfig) -> None:
     other = config.section(RecoverySettings).fallback_kv_connector
     if other is not None and config.kv_connector is None:
         raise ConfigError(
-            f"fallback_kv_connector={other.name}: there is no KV connector that it could take the place of; give "
-            "--kv-connector, or leave it out"
+            f"fallback_kv_connector={other.name}: there is no KV connector to replace; give "
+            f"--kv-connector, or leave it out"
         )
 
 
@@ -65,8 +65,7 @@ def fall_back(
 ) -> EngineConfig:
     """The same with another plugin of this kind, or without one, as the log then says."""
     logger.error(
-        "the %s '%s' raised or broke its contract %d times: engines that are started from now on use %s "
-        "(--fallback-%s)",
+        "the %s '%s' raised or violated its contract %d times: new engines use %s (--fallback-%s)",
         kind,
         getattr(config, kind).name,
         MAX_FAULTS,

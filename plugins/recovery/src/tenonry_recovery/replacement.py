@@ -82,7 +82,7 @@ class Replacement:
             check_unchanged(await owner.events.divergence())
             switch(owner.engines, fleet, indexes)
         for index in indexes:
-            logger.info("engine %d: another one has taken its place", index)
+            logger.info("engine %d: replaced", index)
             owner.note(index, RecoveryStats(replacements=1))
         await owner.admit(indexes)
         for each in owner.engines.fleets:
@@ -105,7 +105,7 @@ class Replacement:
             try:
                 await self._replace([index], self._owner.engines.fleet)
             except Exception:
-                logger.exception("engine %d keeps the changes that others could not get", index)
+                logger.exception("engine %d keeps changes that failed in other engines", index)
 
 
 def check_layout(

@@ -14,8 +14,8 @@ class RecoverySettings(PluginSettings):
     engine_death: Literal["restart", "stop"] = "restart"
     """On engine failure: `restart` and resume its streams, or `stop` and fail them."""
     fallback_scheduler: PluginChoice | None = setting(None, group="plugins", replaceable=True)
-    """Scheduler to restart with after the chosen one raised or broke its contract twice."""
+    """Fallback scheduler after the selected one raised or violated its contract twice."""
     fallback_kv_connector: PluginChoice | None = setting(None, group="plugins")
-    """KV connector to restart with after the chosen one raised twice; off for none."""
+    """Fallback KV connector after the selected one raised twice; off disables it."""
     standby_engines: int = setting(0, ge=0, le=64, replaceable=True)
     """Hot standby engines for immediate failover. Each uses a full engine's memory."""

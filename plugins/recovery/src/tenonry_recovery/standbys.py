@@ -114,7 +114,7 @@ class Standbys:
         if plan is not engines.plan or fleet is not engines.fleet:
             await self._drop(index)
             return
-        logger.info("%s is ready to take the place of an engine", engine_name(index))
+        logger.info("%s is ready to take over", engine_name(index))
         self._tell()
 
     async def _stop(self, index: int, fleet: EngineFleet, reason: str) -> None:
@@ -158,11 +158,11 @@ class Standbys:
 
     def _count_failure(self, reason: str) -> None:
         if self._budget.take(0, time.monotonic()):
-            logger.warning("%s; another one is started", reason)
+            logger.warning("%s; starting another one", reason)
             return
         self.is_given_up = True
         logger.error(
-            "%s; limit exceeded (%s), and no engine stands by until engines are replaced",
+            "%s; limit exceeded (%s), and standbys are disabled until engines are replaced",
             reason,
             self._budget,
         )
@@ -206,7 +206,7 @@ class Standbys:
             raise LaunchError(
                 f"{engine_name(standby)} did not answer within {ANSWER_TIMEOUT_S:g} s"
             ) from None
-        logger.info("%s has taken the place of engine %d", engine_name(standby), index)
+        logger.info("%s took over as engine %d", engine_name(standby), index)
         owner.note(index, RecoveryStats(takeovers=1))
         await owner.events.on_join(fleet, [index])
         owner.engines.learn()

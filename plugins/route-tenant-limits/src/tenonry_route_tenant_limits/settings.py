@@ -18,13 +18,13 @@ class TenantSettings(PluginSettings):
     tenant_requests_per_minute: int = setting(0, ge=0)
     """Requests per minute of each tenant. 0: no limit."""
     tenant_tokens_per_minute: int = setting(0, ge=0)
-    """Tokens per minute of each tenant, of prompts and answers. 0: no limit."""
+    """Prompt and output tokens per minute and tenant. 0: no limit."""
     tenant_concurrent_requests: int = setting(0, ge=0)
     """Concurrent requests of each tenant. 0: no limit."""
     tenant_header: str | None = setting(None, pattern=r"^[A-Za-z0-9-]{1,64}$")
     """Request header that names the tenant, set by a proxy. Defaults to the API key."""
     tenants_file: str | None = setting(None, min_length=1)
-    """YAML or JSON file of tenants with limits of their own."""
+    """YAML or JSON file with limits per tenant."""
 
 
 class Tenant(Settings):

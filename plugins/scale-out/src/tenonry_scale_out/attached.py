@@ -228,7 +228,7 @@ class AttachedEngines(Engines):
                 self._on_engine_dead(message.index, message.death)
                 self.client.remove_engine(message.index, str(message.death))
             if self.client.dead is not None or not (self.client.engines or self.client.awaited):
-                raise EngineDeadError(f"the engine is gone: {self.client.dead}")
+                raise EngineDeadError(f"the engine has stopped: {self.client.dead}")
             if time.monotonic() > deadline:
                 raise LaunchError(
                     f"engines {sorted(missing)} are ready but did not connect their sockets"
@@ -268,7 +268,7 @@ class AttachedEngines(Engines):
             case Stop(abort):
                 self._link.on_stop(abort)
             case EnginesReady():
-                logger.warning("the supervisor reported twice that the engines are ready")
+                logger.warning("the supervisor reported ready engines twice")
 
     def _follow(self, message: FrontEndTask | EnginesAdmitted | EngineGivenUp) -> None:
         """A part of a recovery."""

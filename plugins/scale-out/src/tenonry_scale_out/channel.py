@@ -131,7 +131,7 @@ class ControlRouter:
                 RecursionError,
             ) as error:  # invalid UTF-8 is a ValueError, no DecodeError
                 logger.warning(
-                    "dropped a message of API server %s: %s",
+                    "ignored an invalid message from API server %s: %s",
                     identity.decode(errors="replace"),
                     error,
                 )

@@ -88,7 +88,8 @@ class ScaledFleet(FleetCompanion):
         code = self._supervisor.finished().get(COORDINATOR)
         if code is not None:
             raise LaunchError(
-                f"the coordinator ended with {describe_exit(code)} while engines started; its own log lines say why"
+                f"the coordinator ended with {describe_exit(code)} while engines started; see "
+                f"its log lines"
             )
         for index in indexes:
             if self._nodes and index in self._nodes.ended:
@@ -167,4 +168,4 @@ def start_coordinator(
         with contextlib.suppress(TimeoutError):
             if answer := ours.recv(ANSWER_BYTES):
                 return answer.decode()
-    raise LaunchError("the coordinator did not start; its own log lines say why")
+    raise LaunchError("the coordinator did not start; see its log lines")

@@ -125,7 +125,7 @@ class Coordinator:
         try:
             message = self._decoder.decode(frame)
         except (ValueError, RecursionError) as error:  # invalid UTF-8 is no msgspec.DecodeError
-            logger.warning("dropped a report: %s", error)
+            logger.warning("ignored an invalid report: %s", error)
             return
         before = self.state.is_running
         for order in self.state.take(message):

@@ -61,7 +61,7 @@ async def scale_owned(
     if not 1 <= size <= MAX_ENGINES:
         raise ConfigError(f"{size} engines: at least 1 and at most {MAX_ENGINES} are possible")
     if size == len(running):
-        logger.info("%d engines run already", size)
+        logger.info("%d engines already run", size)
         return
     fleet = engines.fleet
     leaving = running[size:]
@@ -90,7 +90,7 @@ async def _shrink(engines: OwnedEngines, leaving: Sequence[int], drain_timeout: 
     links = engines.client.engines
     async with _leaving(engines, leaving, drain_timeout):
         if not any(link.index not in leaving and not link.dead for link in links.values()):
-            raise LaunchError(f"the engines that were to stay died; engines {leaving} stay instead")
+            raise LaunchError(f"the remaining engines failed; engines {leaving} stay instead")
     engines.learn()
     for fleet in engines.fleets:
         await asyncio.to_thread(fleet.stop, leaving)

@@ -185,7 +185,7 @@ class Hub:
                 continue
             if self._epoch(index) != death.epoch:  # another one has its place already
                 continue
-            logger.error("the engine died: %s", death)
+            logger.error("the engine failed: %s", death)
             self._client.engine_died(index, death)
             self._on_outputs()  # what it said last
             self._client.remove_engine(index, str(death))
@@ -325,7 +325,7 @@ class Hub:
             self._stats.submit("record_extra", msgspec.structs.replace(stats, front_end=index))
         if report.dropped:
             logger.warning(
-                "API server %s lost %d records; the totals miss them",
+                "API server %s lost %d records; totals are incomplete",
                 identity.decode(),
                 report.dropped,
             )
@@ -370,7 +370,7 @@ class Hub:
             content, content_type = await self._stats.render() or (None, "")
             self._control.send(identity, Metrics(call_id, content, content_type))
         except Exception as error:
-            logger.exception("the metrics cannot be rendered")
+            logger.exception("rendering metrics failed")
             self._control.send(identity, Metrics(call_id, error=f"{type(error).__name__}: {error}"))
 
     def shutdown(self, timeout: float = 5.0) -> None:

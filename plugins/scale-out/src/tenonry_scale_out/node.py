@@ -179,7 +179,7 @@ class HeadlessNode:
                 "restart the first node as well"
             )
         if self._is_complete:
-            logger.warning("the other engines run already; engines %s join them", self._engines)
+            logger.warning("the other engines already run; joining engines %s", self._engines)
         return self._is_complete
 
     def _stop_engines(self, socket: zmq.Socket[bytes]) -> None:
@@ -270,7 +270,8 @@ class HeadlessNode:
         """Raises LaunchError for plugins that this node does not know."""
         if order.plugins not in self._specs:
             raise LaunchError(
-                f"the front end wants engines with {order.plugins}, this node has {'; '.join(self._specs)}; give both "
+                f"the front end requires engines with {order.plugins}, this node has "
+                f"{'; '.join(self._specs)}; give both "
                 "nodes the same flags"
             )
         return [

@@ -120,7 +120,7 @@ class HeadlessNodes:
         try:
             report = self._decoder.decode(frames[-1])
         except (ValueError, RecursionError) as error:  # invalid UTF-8 is no msgspec.DecodeError
-            logger.warning("dropped a report of a node: %s", error)
+            logger.warning("ignored an invalid report from a node: %s", error)
             return ""
         self._last[frames[0]] = (time.monotonic(), report)
         with contextlib.suppress(zmq.ZMQError):  # it was the node's last report

@@ -133,7 +133,9 @@ class PairedLLM(AsyncLLM):
                 async for output in outputs:  # noqa: B007 - the last one
                     pass
         except (EngineDeadError, EngineGenerateError, QueueFullError, RequestError) as error:
-            logger.debug("request %s: its prompt was not computed apart: %s", name, error)
+            logger.debug(
+                "request %s: its prompt was not computed on a prefill engine: %s", name, error
+            )
             return None
         if output is None or not output.kv_transfer_params:
             return None

@@ -226,7 +226,7 @@ class SharedRecovery(EngineEvents):
                     await self.plugin.replace(json.loads(request.changes))
         except Exception as error:
             if not isinstance(error, TenonryError | TimeoutError):
-                logger.exception("engines could not be changed")
+                logger.exception("changing engines failed")
             answer.error = str(error)
             answer.kind = type(error).__name__
         self._front_ends.send(asker, answer)

@@ -11,9 +11,9 @@ class ProfileOptions(PluginOptions):
     """`--worker-option key=value`: the profiles between `start_profile` and `stop_profile`."""
 
     profile_dir: str | None = Field(
-        None, description="Folder for profiles of torch.profiler; without it there are none."
+        None, description="Folder for torch.profiler traces. Without it, profiles are disabled."
     )
-    profile_stack: bool = Field(False, description="Note where in the code each operation began.")
+    profile_stack: bool = Field(False, description="Record the stack of each operation.")
     profile_gzip: bool = Field(True, description="Compress profiles.")
 
 
@@ -24,11 +24,11 @@ class DeviceOptions(PluginOptions):
         None, description="Step buffers; 'host' on the CPU, 'cuda' on CUDA by default."
     )
     num_threads: int | None = Field(
-        None, description="Threads of torch; its own choice by default.", ge=1, le=4096
+        None, description="Number of torch threads. Defaults to torch's choice.", ge=1, le=4096
     )
     logits_processors: tuple[str, ...] = Field(
         (), description="Logits processors, after the built-in ones."
     )
     keep_freed_memory: bool = Field(
-        True, description="Let the C library keep freed memory for the next step (Linux)."
+        True, description="Make glibc keep freed memory for the next step."
     )

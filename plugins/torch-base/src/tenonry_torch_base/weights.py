@@ -211,8 +211,8 @@ def placed_on(device: torch.device) -> dict[str, Any]:
         return {}
     if importlib.util.find_spec("accelerate") is None:
         logger.warning(
-            "The whole model is read into main memory before it moves to %s; pip install accelerate for one tensor "
-            "after another",
+            "Reading the whole model into main memory before copying it to %s; pip install "
+            "accelerate to copy single tensors",
             device,
         )
         return {}

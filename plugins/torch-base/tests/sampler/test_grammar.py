@@ -417,7 +417,7 @@ def test_running_rows_continue_when_another_spends_their_grammar(model, caplog):
         assert out == {0: [token], 1: [token]}
         assert not failed
     assert grammar.is_spent
-    assert caplog.text.count("compiled its grammar anew") == 2
+    assert caplog.text.count("recompiled its grammar") == 2
     driver.sampler.shutdown()
 
 

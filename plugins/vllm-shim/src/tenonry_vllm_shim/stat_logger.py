@@ -26,7 +26,7 @@ class VllmStatLoggerOptions(PluginOptions):
         description=f"Stat logger written for vLLM: module:Class, or an entry point of {STAT_LOGGERS.group}."
     )
     interval_s: float = Field(
-        10.0, gt=0, le=3600, description="Seconds between two calls of its log()."
+        10.0, gt=0, le=3600, description="Seconds between two calls of log()."
     )
 
 

@@ -20,7 +20,7 @@ class AutoOptions(PluginOptions):
 
     candidates: Annotated[tuple[str, ...], BeforeValidator(read_list)] = Field(
         ("torch", "transformers", "pooling"),
-        description="Workers, in the order in which they are tried.",
+        description="Workers, in order of preference.",
         min_length=1,
     )
 

@@ -183,7 +183,7 @@ class AutoWorker(Worker):
         self._origin = f"{name} ({record.distribution} {record.version})"
         reasons = "; ".join(refused.values())
         if reasons and self.context.rank == 0:
-            logger.info("Worker '%s' serves the model, because: %s", name, reasons)
+            logger.info("Selected worker '%s': %s", name, reasons)
 
     def _drop(self, name: str) -> None:
         """Release the resources of a candidate before the next one loads."""

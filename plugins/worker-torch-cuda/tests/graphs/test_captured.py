@@ -170,7 +170,7 @@ def test_sampling_that_cannot_be_recorded_follows_the_graphs(caplog):
     with caplog.at_level(logging.WARNING, "tenonry.worker"):
         assert mixed(Schedule(runner(maker), BLOCK_SIZE, BLOCKS), given) == wanted
     (line,) = [each.message for each in caplog.records]
-    assert "tokens are sampled after them: operation not permitted" in line
+    assert "CUDA graphs exclude sampling: operation not permitted" in line
     assert maker.replays
 
 
@@ -270,7 +270,7 @@ def test_a_driver_that_records_nothing_is_reported_once(wanted, caplog, failure,
     with caplog.at_level(logging.WARNING, "tenonry.worker"):
         assert tokens(made) == wanted
     (line,) = [each.message for each in caplog.records]
-    assert "steps are launched kernel by kernel" in line
+    assert "launching steps kernel by kernel" in line
     assert str(failure).partition("\n")[0] in line
     assert "more\n" not in line
     assert remedy in line

@@ -60,7 +60,7 @@ def test_a_model_that_is_not_for_graphs_is_refused_with_the_reason(caplog, other
     with caplog.at_level(logging.INFO, "tenonry.worker"):
         assert reason in Graphs().why_not(model(**other), None)
     (line,) = [each.message for each in caplog.records]
-    assert line.startswith("No CUDA graphs, steps are launched kernel by kernel: ")
+    assert line.startswith("CUDA graphs disabled, launching steps kernel by kernel: ")
     assert reason in line
 
 

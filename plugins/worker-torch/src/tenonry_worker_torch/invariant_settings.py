@@ -60,7 +60,7 @@ def serves_invariant(setup: Setup, family: str) -> bool:
         return False
     conflict = first_conflict(CONFLICTS, setup)
     if conflict is not None:
-        logger.info("Served without batch invariance, the default in float32: %s", conflict)
+        logger.info("Batch invariance, the default in float32, disabled: %s", conflict)
     return conflict is None
 
 

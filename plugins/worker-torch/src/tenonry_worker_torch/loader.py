@@ -140,7 +140,7 @@ class Loader:
         except NotInvariantError as error:
             if torch_settings(config).batch_invariant:
                 raise
-            logger.info("Served without the promise of batch invariance: %s", error)
+            logger.info("Batch invariance disabled: %s", error)
             self._serve_invariant(False)
         except torch.OutOfMemoryError:
             raise

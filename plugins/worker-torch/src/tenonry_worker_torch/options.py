@@ -12,24 +12,24 @@ class TorchOptions(DeviceOptions, ProfileOptions):
     """`--worker-option key=value`."""
 
     fuse: bool = Field(
-        True, description="Fuse and prepack layers where the result was verified to be the same."
+        True, description="Fuse and pack layers if verified to give the same results."
     )
     step_kernels: str | None = Field(
         None,
-        description="Kernels for parts of a step: by default the installed ones, where they are right and quicker; by "
-        "name, wherever they are right; none for torch alone.",
+        description="Step kernels. By default, installed ones that are correct and faster; a "
+        "name selects all correct ones; none disables them.",
     )
     max_cpu_loras: int | None = Field(
         None,
         ge=1,
         le=1 << 16,
-        description="Most different adapters that are kept in main memory, at least --max-loras; by default all that "
-        "are loaded.",
+        description="Maximum different adapters in main memory, at least --max-loras. "
+        "Defaults to all loaded ones.",
     )
     sliding_window_groups: bool = Field(
         True,
-        description="Give blocks back that the window of a layer has left; false keeps all layers in one KV group, as "
-        "KV connectors need it.",
+        description="Free blocks outside the window of a layer. false keeps all layers in one "
+        "KV group, as required by KV connectors.",
     )
     runner_features: tuple[PluginChoice, ...] = Field(
         (),

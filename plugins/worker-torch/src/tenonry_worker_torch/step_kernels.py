@@ -66,7 +66,7 @@ def find_kernels(
         if name is not None:
             raise
         logger.info(
-            "No step kernels are installed, so torch alone computes; pip install %s",
+            "No step kernels are installed, using torch alone; pip install %s",
             STEP_KERNELS.provider[DEFAULT_KERNELS],
         )
         return None
@@ -76,9 +76,7 @@ def find_kernels(
     resolved.pop(STEP_KERNELS.kind, None)
     if name is not None:
         raise ConfigError(f"step kernels '{name}' cannot be used: {reason}; leave step_kernels out")
-    logger.warning(
-        "Step kernels '%s' are not used, torch alone computes: %s", DEFAULT_KERNELS, reason
-    )
+    logger.warning("Step kernels '%s' disabled, using torch alone: %s", DEFAULT_KERNELS, reason)
     return None
 
 

@@ -11,5 +11,5 @@ class TransformersOptions(DeviceOptions):
     """`--worker-option key=value`."""
 
     batching: bool = Field(
-        True, description="Decode rows together where that was verified to give the same."
+        True, description="Decode rows in batches if verified to give the same results."
     )

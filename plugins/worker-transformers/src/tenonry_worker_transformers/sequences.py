@@ -213,7 +213,7 @@ class Sequences:
             return [self._settled(self._batcher.joined(group))]
         except NotBatchable as error:
             self._batching = Batching(max(self._batching - 1, Batching.NONE))
-            logger.warning("Rows are decoded apart from now on: %s", error)
+            logger.warning("Decoding rows one by one: %s", error)
             return group
 
     def _moved(self, piece: Piece, rows: list[int]) -> Piece:

@@ -33,7 +33,8 @@ class BatchingOptions(PluginOptions):
     long_prefill_token_threshold: int | None = Field(
         None,
         ge=1,
-        description="Most prompt tokens of one request in a step, so that shorter prompts can pass long ones.",
+        description="Maximum prompt tokens of one request per step, so that long prompts do "
+        "not delay others.",
     )
     watermark: float = Field(
         0.01,
@@ -44,21 +45,23 @@ class BatchingOptions(PluginOptions):
     prefix_cache_seed: str | None = Field(
         None,
         min_length=1,
-        description="Makes block hashes equal in all processes; by default each draws its own seed.",
+        description="Seed of the block hashes. Defaults to a random one per process.",
     )
     kv_transfer_timeout: float = Field(
         TRANSFER_TIMEOUT_S,
         gt=0,
-        description="Seconds after which a KV load that has not ended counts as failed and its request computes its "
-        "prompt itself; the load's blocks, and those of a save, stay aside until the KV connector says that it ended. "
-        "A connector that keeps blocks for longer is named and left out until it gives them back; if the rest is too "
-        "small for the longest sequence, the engine restarts.",
+        description="KV transfer timeout in seconds, after which a request computes its "
+        "prompt itself. Blocks of the transfer stay reserved until the KV "
+        "connector reports its end. A connector that keeps blocks for longer is "
+        "disabled until it returns them; if the other blocks are too few for the "
+        "longest sequence, the engine restarts.",
     )
     state_snapshot_interval: int = Field(
         SNAPSHOT_INTERVAL,
         ge=1,
-        description="Tokens between two snapshots of a sequence's recurrent state, rounded up to whole blocks; one "
-        "more each at the last full block of a prompt and where it leaves a cached one. Its chunks end there.",
+        description="Tokens between two state snapshots of a sequence, rounded up to whole "
+        "blocks. Further snapshots are taken at the last full block of a prompt "
+        "and where it diverges from a cached one.",
     )
 
 

@@ -19,7 +19,9 @@ from tenonry.request import Request
 class FairShareOptions(PluginOptions):
     """Options of the policy `fair-share`."""
 
-    tag: str = Field("tenant", min_length=1, description="Tag that names the client of a request.")
+    tag: str = Field(
+        "tenant", min_length=1, description="Tag that identifies the client of a request."
+    )
 
 
 class FairShare:

@@ -173,8 +173,8 @@ class Transfers:
             self.fail(handle)
         if overdue:
             logger.warning(
-                "%d loads of KV have not ended within %g s; their requests are computed here, and their blocks stay "
-                "aside until the KV connector says that the loads ended", len(overdue), self._timeout,
+                "%d loads of KV have not ended within %g s; computing their requests; their "
+                "blocks stay reserved until the KV connector reports the end of the loads", len(overdue), self._timeout,
             )  # fmt: skip
         return [load.row for _, load in overdue]
 
@@ -211,15 +211,17 @@ class Transfers:
             self.is_left_out = bool(num_kept)
             if num_kept:
                 logger.error(
-                    "KV connector '%s' (%s) keeps %d blocks for more than %g s (kv_transfer_timeout); it is left out "
-                    "until it gives them back",
+                    "KV connector '%s' (%s) keeps %d blocks for more than %g s "
+                    "(kv_transfer_timeout); it is disabled until it returns them",
                     self._name,
                     " ".join(filter(None, self._origin())) or "no distribution",
                     num_kept,
                     self._timeout,
                 )
             else:
-                logger.info("KV connector '%s' gave its blocks back; it is used again", self._name)
+                logger.info(
+                    "KV connector '%s' returned its blocks; it is enabled again", self._name
+                )
 
     def disown(self, handle: int) -> tuple[int, BlockIds] | None:
         """A load failed that its step relied on: (row or LEFT, blocks whose cached contents may come from it).

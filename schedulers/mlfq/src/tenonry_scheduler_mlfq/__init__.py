@@ -24,8 +24,10 @@ class MlfqOptions(PluginOptions):
     """Options of the scheduler `mlfq`."""
 
     levels: int = Field(6, ge=1, le=16, description="Number of levels.")
-    quantum: int = Field(128, ge=1, description="Tokens of service, prompt included, at the top.")
-    ratio: int = Field(2, ge=2, le=16, description="Growth of that bound from level to level.")
+    quantum: int = Field(
+        128, ge=1, description="Tokens of service at the top level, prompt included."
+    )
+    ratio: int = Field(2, ge=2, le=16, description="Growth factor of that limit per level.")
     promote_after: float = Field(
         10.0, ge=0.001, description="Seconds in the queue after which a request returns to the top."
     )

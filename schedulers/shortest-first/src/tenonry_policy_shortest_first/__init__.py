@@ -12,12 +12,10 @@ class ShortestFirstOptions(PluginOptions):
     """Options of the policy `shortest-first`."""
 
     tokens_per_second: float = Field(
-        100.0,
-        gt=0,
-        description="Tokens, of prompt and output, that put a request back by a second.",
+        100.0, gt=0, description="Prompt and output tokens that delay a request by one second."
     )
     max_delay: float = Field(
-        10.0, ge=0, description="Seconds by which a later request passes an earlier one at most."
+        10.0, ge=0, description="Maximum seconds by which a later request passes an earlier one."
     )
 
 

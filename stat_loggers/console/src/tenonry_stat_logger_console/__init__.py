@@ -24,7 +24,7 @@ class ConsoleOptions(PluginOptions):
     """Options of the console stat logger."""
 
     interval_s: float = Field(5.0, gt=0, le=3600, description="Seconds between two lines.")
-    per_engine: bool = Field(False, description="One line for each engine instead of one for all.")
+    per_engine: bool = Field(False, description="One line per engine instead of one for all.")
 
 
 class _Window:

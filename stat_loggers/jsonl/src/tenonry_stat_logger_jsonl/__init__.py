@@ -24,7 +24,7 @@ class JsonlOptions(PluginOptions):
 
     path: str = Field("requests.jsonl", min_length=1, description="File to append to.")
     max_bytes: int = Field(
-        100_000_000, ge=0, description="Size that starts a new file; 0 disables rotation."
+        100_000_000, ge=0, description="File size in bytes that triggers rotation. 0 disables it."
     )
     backups: int = Field(
         5, ge=1, description="Earlier files kept, as PATH.1 (the latest), PATH.2 and so on."

@@ -100,7 +100,7 @@ class WatchedExporter(SpanExporter):
             self._has_warned = True
             self._silent_until = now + SILENCE_S
         logger.warning(
-            "spans for %s are lost: %s; the next line follows when it accepts spans again",
+            "dropping spans for %s: %s; the next line follows when it accepts spans again",
             self._shown,
             why,
         )
@@ -114,7 +114,7 @@ class WatchedExporter(SpanExporter):
             has_warned = self._has_warned
             self._has_warned = False
         if has_warned:
-            logger.info("%s takes spans again; %d were lost", self._shown, lost)
+            logger.info("%s accepts spans again; %d were dropped", self._shown, lost)
 
     def shutdown(self) -> None:
         """Send nothing more; a batch that waits for another try is given up. Idempotent."""

@@ -24,17 +24,16 @@ class OpenTelemetryOptions(PluginOptions):
     )
     headers: dict[str, str] = Field({}, description="HTTP headers for the collector.")
     service_name: str | None = Field(
-        None, min_length=1, description="service.name of the spans; else tenonry."
+        None, min_length=1, description="service.name of the spans. Defaults to tenonry."
     )
     sampling_ratio: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Share of the traces that begin here to keep; callers decide about theirs.",
+        description="Sampled share of new traces, 0 to 1. For requests with a traceparent, "
+        "the caller decides.",
     )
-    vllm_names: bool = Field(
-        True, description="Give ids and counts the names that vLLM's spans have, too."
-    )
+    vllm_names: bool = Field(True, description="Also set ids and counts under vLLM's names.")
 
 
 class OpenTelemetryStatLogger(StatLogger):

@@ -32,13 +32,13 @@ DEFAULTS: dict[str, Any] = {
 class PrometheusOptions(PluginOptions):
     """Options of the prometheus stat logger."""
 
-    vllm_names: bool = Field(True, description="Expose every metric under its vllm: names too.")
+    vllm_names: bool = Field(True, description="Also expose metrics under their vllm: names.")
     process_metrics: bool = Field(
         True, description="Memory, CPU, open files and garbage collection of the process."
     )
     host: str = Field("127.0.0.1", description="Address for `port`.", min_length=1)
     port: int | None = Field(
-        None, description="Answer scrapes here too; 0 takes any free port.", ge=0, le=65535
+        None, description="Port for scrapes without a server. 0 picks a free one.", ge=0, le=65535
     )
 
 

@@ -124,7 +124,7 @@ class DrafterContract:
         name = self.drafter
         if name is None:
             raise TypeError(
-                'this suite does not say what it tests; add the line:  drafter = "my_package:MyDrafter"'
+                'this suite names nothing to test; add the line:  drafter = "my_package:MyDrafter"'
             )
         if not isinstance(name, str):
             name = f"{name.__module__}:{name.__qualname__}"

@@ -106,7 +106,7 @@ class FakeClient:
     def send_requests(self, index: int, requests: Sequence[EngineCoreRequest]) -> None:
         link = self.engines.get(index)
         if link is None or link.dead:
-            raise EngineDeadError(f"there is no engine {index}")
+            raise EngineDeadError(f"no engine {index}")
         self.sent_to.setdefault(index, []).extend(requests)
 
 

@@ -17,7 +17,7 @@ def resolve_function(point: Point, target: str | Callable[..., Any] | None) -> A
     """
     if target is None:
         raise TypeError(
-            f'this suite does not say what it tests; add the line:  {point.kind} = "my_package:my_function"'
+            f'this suite names nothing to test; add the line:  {point.kind} = "my_package:my_function"'
         )
     if isinstance(target, str):
         return resolve_point(point, target)[0]

@@ -62,7 +62,7 @@ class GrammarContract:
         found: Any = self.backend
         if found is None:
             raise TypeError(
-                'this suite does not say what it tests; add the line:  backend = "my_package:MyBackend"'
+                'this suite names nothing to test; add the line:  backend = "my_package:MyBackend"'
             )
         if isinstance(found, str):
             found, _ = resolve_point(GRAMMARS, found)

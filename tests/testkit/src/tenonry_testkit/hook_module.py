@@ -43,7 +43,7 @@ class HookModuleContract:
         """The hook module under test, imported."""
         if self.hook_module is None:
             raise TypeError(
-                'this suite does not say what it tests; add the line:  hook_module = "my_package.hooks"'
+                'this suite names nothing to test; add the line:  hook_module = "my_package.hooks"'
             )
         if isinstance(self.hook_module, ModuleType):
             return self.hook_module

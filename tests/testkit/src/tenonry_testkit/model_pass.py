@@ -43,7 +43,7 @@ class ModelPassContract(WorkerPartContract):
     def part(self) -> str:
         if not self.model_pass:
             raise TypeError(
-                'this suite does not say what it tests; add the line:  model_pass = "my_package:MyPass"'
+                'this suite names nothing to test; add the line:  model_pass = "my_package:MyPass"'
             )
         return self.model_pass
 

@@ -89,7 +89,7 @@ class OutputParserContract:
         target = cls.output_parser
         if target is None:
             raise TypeError(
-                'this suite does not say what it tests; add the line:  output_parser = "my_package:MyParser"'
+                'this suite names nothing to test; add the line:  output_parser = "my_package:MyParser"'
             )
         if isinstance(target, str):
             found: type[OutputParser] = resolve_point(POINT, target)[0]

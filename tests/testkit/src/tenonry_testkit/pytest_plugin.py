@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--testkit-effort",
         type=float,
         metavar="N",
-        help="contract suites look at N times as many examples, drawn at random (N > 1), or at a part of them (N < 1)",
+        help="run N times as many examples in contract suites, random for N > 1",
     )
     parser.addini(
         "tenonry_residue",

@@ -42,7 +42,7 @@ class RouteContract:
         """What `--route` takes."""
         if self.route is None:
             raise TypeError(
-                'this suite does not say what it tests; add the line:  route = "my_package:build"'
+                'this suite names nothing to test; add the line:  route = "my_package:build"'
             )
         return self.route
 

@@ -29,7 +29,7 @@ class RunnerFeatureContract(WorkerPartContract):
     def part(self) -> str:
         if not self.feature:
             raise TypeError(
-                'this suite does not say what it tests; add the line:  feature = "my_package:MyFeature"'
+                'this suite names nothing to test; add the line:  feature = "my_package:MyFeature"'
             )
         return self.feature
 

@@ -42,7 +42,7 @@ class SettingsContract:
         """The model under test."""
         if self.settings is None:
             raise TypeError(
-                'this suite does not say what it tests; add the line:  settings = "my_package.settings:MySettings"'
+                'this suite names nothing to test; add the line:  settings = "my_package.settings:MySettings"'
             )
         found: Any = self.settings
         return pkgutil.resolve_name(found) if isinstance(found, str) else found

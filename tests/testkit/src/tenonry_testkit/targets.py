@@ -34,7 +34,7 @@ def resolve_target(
     point = KINDS[kind] if isinstance(kind, str) else kind
     if target is None:
         raise TypeError(
-            f'this suite does not say what it tests; add the line:  {point.kind} = "my_package:MyClass"'
+            f'this suite names nothing to test; add the line:  {point.kind} = "my_package:MyClass"'
         )
     if isinstance(target, str):
         choice = PluginChoice(name=target, options=options or {})

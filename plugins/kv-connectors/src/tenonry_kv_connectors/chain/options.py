@@ -16,8 +16,7 @@ class ChainOptions(PluginOptions):
     model_config = ConfigDict(extra="allow")
 
     connectors: tuple[str, ...] = Field(
-        min_length=1,
-        description="Names of the connectors, in the order in which they are asked: host,disk.",
+        min_length=1, description="Names of the connectors, in order of queries: host,disk."
     )
 
     @field_validator("connectors", mode="before")

@@ -22,21 +22,22 @@ class DiskOptions(PluginOptions):
     """`--kv-connector-option key=value`."""
 
     directory: Path = Field(
-        description="Where the files are; made if missing. Nobody but this user may be able to write there."
+        description="Folder of the files, created if missing. Only this user may have write access."
     )
     size: ByteSize = Field(
         ByteSize(16 << 30),
         gt=0,
-        description="Most bytes of all files, over all ranks and models: 50GiB, 500MB, or bytes.",
+        description="Maximum size of all files, over all ranks and models: 50GiB, 500MB, or bytes.",
     )
     staging: ByteSize = Field(
         ByteSize(256 << 20),
         gt=0,
-        description="Main memory of each engine for blocks that wait to be written; what comes beyond is not saved.",
+        description="Main memory per engine for pending writes. Further blocks are not saved.",
     )
     sync: bool = Field(
         False,
-        description="Wait for the device after each file. Without, a power failure may cost the last blocks.",
+        description="Sync each file to the device. Otherwise a power failure can lose the "
+        "last blocks.",
     )
 
 

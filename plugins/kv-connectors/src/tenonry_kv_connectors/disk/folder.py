@@ -102,7 +102,8 @@ class BlockFolder:
                 return file.read(EPOCH_BYTES)
         except OSError as error:
             logger.warning(
-                "KV connector 'disk': %s; blocks of earlier runs are not found, remove it", error
+                "KV connector 'disk': %s; blocks of earlier runs cannot be used; remove the file",
+                error,
             )
             return secrets.token_bytes(EPOCH_BYTES)
 

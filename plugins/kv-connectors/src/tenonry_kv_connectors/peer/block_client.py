@@ -103,7 +103,7 @@ class BlockClient:
         try:
             answer = read_answer(frames[0])
         except msgspec.MsgspecError as error:
-            logger.warning("KV connector 'peer': dropped an answer of a peer: %s", error)
+            logger.warning("KV connector 'peer': ignored an invalid answer from a peer: %s", error)
             return
         pull = self._pulls.get(answer.id)
         if pull is None:

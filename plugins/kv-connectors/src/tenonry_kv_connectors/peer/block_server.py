@@ -82,4 +82,4 @@ class BlockServer:
         try:
             self._socket.send_multipart([who, *frames], copy=False)
         except zmq.ZMQError as error:
-            logger.debug("a peer went away before its blocks were sent: %s", error)
+            logger.debug("a peer disconnected before its blocks were sent: %s", error)

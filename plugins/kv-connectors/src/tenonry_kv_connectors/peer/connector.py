@@ -29,24 +29,22 @@ class PeerOptions(PluginOptions):
         "127.0.0.1",
         min_length=1,
         max_length=255,
-        description="Address of this node at which the other engines reach this one's ranks.",
+        description="Address of this node for the other engines.",
     )
     size: ByteSize = Field(
         ByteSize(1 << 30),
         gt=0,
-        description="Main memory for prompts that wait for another engine, over all ranks: 1GiB, or bytes.",
+        description="Main memory for computed prompts until they are fetched, over all ranks: "
+        "1GiB, or bytes.",
     )
     hold: float = Field(
-        60.0,
-        gt=0,
-        le=3600,
-        description="Seconds that a computed prompt waits for the engine that decodes it.",
+        60.0, gt=0, le=3600, description="Seconds for which a computed prompt is kept."
     )
     timeout: float = Field(
         10.0,
         gt=0,
         le=300,
-        description="Seconds that fetching a prompt may take; after that it is computed.",
+        description="Fetch timeout in seconds, after which the prompt is computed.",
     )
 
 

@@ -156,7 +156,7 @@ class Exchange:
         try:
             ask = read_ask(b"".join(rest))
         except msgspec.MsgspecError as error:
-            logger.warning("KV connector 'peer': dropped a message of a peer: %s", error)
+            logger.warning("KV connector 'peer': ignored an invalid message from a peer: %s", error)
             return
         if isinstance(ask, Ask):
             self._server.take(who, ask, now)

@@ -92,7 +92,8 @@ class TransferQueue:
         if reason not in self._ignored:
             self._ignored.add(reason)
             logger.warning(
-                "KV connector 'peer': kv_transfer_params of request %s are not followed: %s; its prompt is computed",
+                "KV connector 'peer': ignored kv_transfer_params of request %s: %s; its "
+                "prompt is computed",
                 request.request_id,
                 reason,
             )
@@ -121,7 +122,7 @@ class TransferQueue:
         peer = self._registry.ranks(REGISTER_S)
         if peer is None:
             logger.warning(
-                "KV connector 'peer': a rank did not say its address within %g s", REGISTER_S
+                "KV connector 'peer': a rank did not report its address within %g s", REGISTER_S
             )
             return False, None
         names = digests(request, blocks)

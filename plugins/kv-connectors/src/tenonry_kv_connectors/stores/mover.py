@@ -110,7 +110,8 @@ class Mover:
     def _note_failure(self) -> None:
         if self._num_failed_loads == 0:
             logger.warning(
-                "KV connector '%s': stored blocks are gone or damaged; their tokens are computed instead",
+                "KV connector '%s': stored blocks are missing or damaged; computing their "
+                "tokens instead",
                 self._name,
             )
         self._num_failed_loads += 1

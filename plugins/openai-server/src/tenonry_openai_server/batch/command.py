@@ -25,7 +25,7 @@ DEFAULT_TIMEOUT_S = 3600.0
 class BatchCommand(Command):
     """A file of requests in, a file of answers out."""
 
-    summary = "Answer a file of requests in OpenAI's batch format; resumes after an interruption."
+    summary = "Process a file of requests in OpenAI's batch format; resumes after an interruption."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -96,7 +96,8 @@ def _check(args: argparse.Namespace) -> None:
     """Raises ConfigError for flags that contradict each other, or are out of bounds."""
     if bool(args.server) == bool(args.own):
         raise ConfigError(
-            "say who answers: --server URL for a server that runs, or `serve MODEL` at the end for one of our own"
+            "name a server: --server URL for a running one, or `serve MODEL` at the end to "
+            "start one"
         )
     for name, top in (("concurrency", 4096), ("attempts", 100)):
         value = getattr(args, name)

@@ -48,9 +48,7 @@ class OwnServer:
         """Raises LaunchError once it has ended."""
         code = self._child.exit_code
         if code is not None:
-            raise LaunchError(
-                f"the server has ended ({describe_exit(code)}); the lines above say why"
-            )
+            raise LaunchError(f"the server has ended ({describe_exit(code)}); see the lines above")
 
 
 def run(payload: Mapping[str, str]) -> int:

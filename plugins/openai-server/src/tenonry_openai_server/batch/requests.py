@@ -67,14 +67,14 @@ def check_requests(path: Path) -> dict[str, str]:
         try:
             request = parse(line)
             if request.custom_id in found:
-                raise ValueError(f"custom_id {request.custom_id!r} stands in a line above, too")
+                raise ValueError(f"custom_id {request.custom_id!r} is in an earlier line, too")
             found[request.custom_id] = request.id
         except ValueError as error:
             faults.append(f"line {number}: {error}")
             if len(faults) == SHOWN_FAULTS:
                 break
     if faults:
-        raise ConfigError(f"{path} is no file of requests: {'; '.join(faults)}")
+        raise ConfigError(f"{path} is not a file of requests: {'; '.join(faults)}")
     if not found:
         raise ConfigError(f"{path} holds no request")
     return found
@@ -88,7 +88,7 @@ def parse(line: bytes) -> Request:
             f"custom_id has {len(read.custom_id)} characters; 1 to {MAX_ID_CHARS} are allowed"
         )
     if read.method != "POST":
-        raise ValueError(f"method is {read.method!r:.40}; only POST asks for an answer")
+        raise ValueError(f"method is {read.method!r:.40}; use POST")
     if read.url not in ENDPOINTS:
         raise ValueError(f"url is {read.url!r:.80}; use one of {', '.join(ENDPOINTS)}")
     try:

@@ -243,7 +243,7 @@ class ModelHost:
 
     async def _bury(self, model: HostedModel) -> None:
         """Unload a model whose engine has died for good."""
-        logger.error("the engine of model %s has died", model.name)
+        logger.error("the engine of model %s failed", model.name)
         await self._unload(model)
         model.fail("its engine has died; the log has more")
 

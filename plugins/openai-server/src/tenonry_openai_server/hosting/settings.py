@@ -43,10 +43,10 @@ class HostConfig(Settings):
     models: dict[str, dict[str, Any]] = setting(
         {},
         flag=None,
-        description="Models by name, each with settings of its own, which win over the common ones.",
+        description="Models by name, each with settings that override the common ones.",
     )
     pin_model: tuple[str, ...] = Field(
-        (), description="Model to load at the start and never unload; repeat for several."
+        (), description="Model to load at startup and never unload; repeat for several."
     )
     max_loaded_models: int = Field(
         0, ge=0, le=1024, description="Maximum models loaded at a time. 0: as many as fit."
@@ -55,18 +55,20 @@ class HostConfig(Settings):
         300.0,
         ge=0,
         le=1e9,
-        description="Seconds without requests after which a model is unloaded. 0: never.",
+        description="Seconds without requests after which a model is unloaded. 0 disables "
+        "unloading.",
     )
     model_memory_budget: int | None = Field(
         None,
         ge=1,
-        description="Bytes for all loaded models, such as 24G. Defaults to the memory available at the start.",
+        description="Bytes for all loaded models, such as 24G. Defaults to the memory "
+        "available at startup.",
     )
     model_wait_timeout: float = Field(
         60.0,
         ge=0,
         le=86400,
-        description="Seconds that a model waits to be loaded while requests use those in its place.",
+        description="Maximum seconds that a model waits for memory used by models with requests.",
     )
     max_load_queue: int = Field(
         256,

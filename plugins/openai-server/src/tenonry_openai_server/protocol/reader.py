@@ -42,7 +42,8 @@ class AnswerForm:
         """
         if params.structured_output is not None:
             raise RequestError(
-                "tool_choice demands calls, so the answer cannot have a format of its own; leave one of them out",
+                "tool_choice requires calls, so the answer cannot have another format; leave "
+                "one of them out",
                 "tool_choice",
             )
         forced = self.parsers.forced(prompt, self.wanted, parallel=self.parallel)

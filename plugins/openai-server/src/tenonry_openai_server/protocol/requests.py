@@ -51,7 +51,7 @@ class CompletionRequest(SamplingBody):
         None, ge=0, le=MAX_TOKENS, description="16 by default; 0 only with echo."
     )
     max_completion_tokens: int | None = Field(
-        None, ge=1, le=MAX_TOKENS, description="The same, as chats call it."
+        None, ge=1, le=MAX_TOKENS, description="Same, under the name used in chats."
     )
     best_of: int | None = Field(None, ge=1, le=MAX_N)
     echo: bool | None = None
@@ -104,7 +104,7 @@ class CompletionRequest(SamplingBody):
                 f"{len(self.prompt)} prompts × n={n} is above {MAX_COMPLETIONS} completions"
             )
         if self.max_tokens == 0 and (not self.echo or self.max_completion_tokens):
-            raise ValueError("max_tokens=0 asks for nothing; give at least 1, or echo the prompt")
+            raise ValueError("max_tokens=0 computes nothing; give at least 1, or echo the prompt")
         return self
 
 
@@ -162,7 +162,8 @@ class ChatRequest(ChatPrompt, SamplingBody):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: ReasoningEffort | None = Field(
-        None, description="For chat templates that read it; none also says enable_thinking: false."
+        None,
+        description="For chat templates that read it; none also sets enable_thinking to false.",
     )
     include_reasoning: bool | None = None
 

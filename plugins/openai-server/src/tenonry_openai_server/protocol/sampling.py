@@ -132,15 +132,20 @@ class SamplingBody(StructuredBody, ABC):
     allowed_token_ids: Annotated[TokenIds | None, at_most(limits.MAX_ALLOWED_TOKEN_IDS)] = None
     prompt_logprobs: int | None = Field(None, ge=0, le=limits.MAX_LOGPROBS)
     extra_args: Scalars = Field(
-        None, description="For plugins that look at SamplingParams.extra_args."
+        None, description="For plugins that read SamplingParams.extra_args."
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: int | None = Field(
-        None, ge=-(2**31), lt=2**31, description="Lower runs first, where the policy asks."
+        None,
+        ge=-(2**31),
+        lt=2**31,
+        description="Lower values run first, with a policy that uses it.",
     )
     cache_salt: str | None = Field(
-        None, max_length=MAX_SALT_CHARS, description="Only equal salts share prefixes."
+        None,
+        max_length=MAX_SALT_CHARS,
+        description="Only requests with equal salts share prefixes.",
     )
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = Field(

@@ -96,9 +96,7 @@ class StructuredOutputs(BaseModel):
     regex: Text | None = None
     choice: Choice | None = None
     grammar: Text | None = None
-    start_after: TokenIds | None = Field(
-        None, description="Holds for what follows these ids in the answer."
-    )
+    start_after: TokenIds | None = Field(None, description="Applies after these ids in the answer.")
 
 
 class StructuredBody(Body):
@@ -117,7 +115,7 @@ class StructuredBody(Body):
         given = self._given()
         if len(given) > 1:
             raise RequestError(
-                f"{' and '.join(given)} say what the answer looks like; give one of them",
+                f"{' and '.join(given)} constrain the answer; give one of them",
                 "structured_outputs",
             )
         start_after = self.structured_outputs and self.structured_outputs.start_after

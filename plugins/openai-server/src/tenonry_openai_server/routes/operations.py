@@ -58,7 +58,7 @@ def _reason(error: Exception) -> str:
     """Reason why an engine is unhealthy, for operators; texts of unexpected exceptions go to the log."""
     if isinstance(error, TenonryError):
         return clean(str(error))
-    logger.error("the health of the engines cannot be checked", exc_info=error)
+    logger.error("checking the health of the engines failed", exc_info=error)
     return "the check failed; the server's log says more"
 
 

@@ -88,7 +88,8 @@ def mount_plugins(
         name = mount_name(choice)
         if name in taken:
             raise PluginError(
-                f"routes '{taken[name]}' and '{choice}' both want /plugins/{name}; choose one of them"
+                f"routes '{taken[name]}' and '{choice}' both claim /plugins/{name}; choose "
+                f"one of them"
             )
         taken[name] = choice
         is_at_root = bool(getattr(factory, "at_root", False))
@@ -117,12 +118,12 @@ def _include(api: FastAPI, app: object, choice: str, taken: set[tuple[str, str]]
     """
     if not isinstance(app, APIRouter):
         raise PluginError(
-            f"route '{choice}' wants its own paths and returned {type(app).__name__}; return an APIRouter"
+            f"route '{choice}' sets at_root and returned {type(app).__name__}; return an APIRouter"
         )
     wanted = set(_paths(app))
     clash = min(wanted & taken, default=None)
     if clash is not None:
-        raise PluginError(f"route '{choice}' wants {clash[1]} {clash[0]}, which is taken")
+        raise PluginError(f"route '{choice}' claims {clash[1]} {clash[0]}, which is taken")
     taken |= wanted
     api.include_router(app)
     return {path for path, method in wanted if method == "GET"}

@@ -132,7 +132,7 @@ class HTTPThread(Generic[StateType]):
         try:
             loop.call_soon_threadsafe(function)  # type: ignore[arg-type]
         except RuntimeError:  # the loop has ended
-            logger.debug("the event loop has ended already")
+            logger.debug("the event loop has already stopped")
 
     def _run(self) -> None:
         import uvloop
@@ -226,7 +226,7 @@ class HTTPThread(Generic[StateType]):
         timeout_s = self.state.config.shutdown_timeout
         if not self._aborting.is_set():
             logger.info(
-                "stopping: %d requests may finish within %g s",
+                "stopping: waiting up to %g s for %d requests",
                 engine.num_unfinished_requests,
                 timeout_s,
             )
@@ -247,7 +247,7 @@ class HTTPThread(Generic[StateType]):
 
     async def _on_engine_dead(self) -> int:
         """Answer waiting clients with an error, then end."""
-        logger.critical("the engine has died; stopping")
+        logger.critical("the engine failed; stopping")
         self.state.phase = Phase.DEAD
         await _wait(self._aborting, DEAD_LINGER_S)
         await self._flush()

@@ -36,9 +36,7 @@ class AffinityOptions(PluginOptions):
         description="Requests by which the engine with the prefix may exceed twice the load of the others.",
     )
     remembered_chunks: int = Field(
-        1 << 17,
-        ge=1,
-        description="Prefixes that are remembered, one for each 16 tokens of a prompt.",
+        1 << 17, ge=1, description="Stored prefixes, one per 16 tokens of a prompt."
     )
 
 

@@ -27,9 +27,7 @@ class PrefillDecodeOptions(PluginOptions):
         1, ge=1, description="Engines that compute prompts: those with the lowest indexes."
     )
     balancer: str = Field(
-        "least-loaded",
-        min_length=1,
-        description="Load balancer that chooses among engines of one sort.",
+        "least-loaded", min_length=1, description="Load balancer among engines with the same role."
     )
     options: dict[str, Any] = Field(
         default_factory=dict, description="Options of that load balancer."

@@ -170,7 +170,7 @@ class GrammarMasks(LogitsProcessor):
         spent = [row for row in stuck if is_spent(row.compiled)]
         lengths = [row.taken for row in spent]
         for row in spent:
-            logger.warning("structured output of request %x: compiled its grammar anew", row.handle)
+            logger.warning("structured output of request %x: recompiled its grammar", row.handle)
             row.restart(self._store.compiled(row.spec))
         self._catch_up(spent, lengths)
         self._stuck.clear()
@@ -210,7 +210,7 @@ class GrammarMasks(LogitsProcessor):
         try:
             return self._store.backend.accept_each(matchers, token_ids)
         except Exception:
-            logger.exception("structured output: the grammar backend failed to take tokens")
+            logger.exception("structured output: the grammar backend failed to accept tokens")
             return [False] * len(matchers)
 
     def _catch_up(self, rows: list[GrammarRow], lengths: list[int]) -> None:

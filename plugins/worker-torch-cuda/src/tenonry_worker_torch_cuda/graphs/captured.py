@@ -178,7 +178,7 @@ class GraphedPass(ForwardPass):
         """Leave sampling to the sampler from now on."""
         self._columns = None
         reason = str(error).partition("\n")[0]
-        logger.warning("CUDA graphs compute logits only, tokens are sampled after them: %s", reason)
+        logger.warning("CUDA graphs exclude sampling: %s", reason)
 
     def _stop_for(self, error: RuntimeError) -> None:
         said = str(error).partition("\n")[0]
@@ -195,7 +195,7 @@ class GraphedPass(ForwardPass):
         """Launch all further steps."""
         self.reason = reason
         self.release()
-        logger.warning("No CUDA graphs, steps are launched kernel by kernel: %s", reason)
+        logger.warning("CUDA graphs disabled, launching steps kernel by kernel: %s", reason)
 
 
 def is_decode(step: Step) -> bool:

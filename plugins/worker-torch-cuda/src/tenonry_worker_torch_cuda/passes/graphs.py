@@ -31,7 +31,7 @@ class Graphs(ModelPass):
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
         reason = refusal(model)
         if reason is not None:
-            logger.info("No CUDA graphs, steps are launched kernel by kernel: %s", reason)
+            logger.info("CUDA graphs disabled, launching steps kernel by kernel: %s", reason)
         return reason
 
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:

@@ -143,8 +143,8 @@ class TorchDraftModels:
             )
         length = min(longest, num_blocks * BLOCK_SIZE)
         logger.info(
-            "Draft model %s: K/V of %d requests of up to %d tokens, at most %.4g MiB, taken as they run; "
-            "kv_cache_mib, now %d, bounds it",
+            "Draft model %s: K/V of %d requests of up to %d tokens, at most %.4g MiB, "
+            "allocated on use (limit: kv_cache_mib, now %d)",
             name,
             MAX_ROWS,
             length,

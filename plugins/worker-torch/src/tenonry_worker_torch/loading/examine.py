@@ -157,7 +157,7 @@ def _groups(
     except (ModelError, ConfigError):
         raise
     except Exception as error:
-        logger.debug("the run without weights failed", exc_info=True)
+        logger.debug("the run on device meta failed", exc_info=True)
         logger.info("%s needs its weights to show its layers: %s", type(whole).__name__, error)
         return []
     if is_shown_images:

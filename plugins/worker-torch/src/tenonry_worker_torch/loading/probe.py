@@ -85,7 +85,7 @@ class ProbeResult:
         except NotFiniteError as error:
             if not only_warns:
                 return error
-            logger.warning("%s; running it anyway, as --skip-model-check demands", error)
+            logger.warning("%s; continuing because of --skip-model-check", error)
         return None
 
     def _require_finite(self, model: PreTrainedModel) -> None:

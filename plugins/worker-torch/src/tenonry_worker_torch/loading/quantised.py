@@ -131,7 +131,7 @@ def computes(
     reason = quantisation.refusal(device, dtype)
     if reason is None:
         return quantisation
-    logger.info("Quantisation %s: %s, so weights are dequantised", quantisation.name, reason)
+    logger.info("Quantisation %s: dequantising weights: %s", quantisation.name, reason)
     return None
 
 

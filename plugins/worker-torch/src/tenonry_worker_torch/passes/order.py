@@ -71,7 +71,7 @@ def device_passes(
     missing = missing_passes(wanted)
     if missing:
         logger.info(
-            "No model passes for device %s are installed, so torch's own operations compute; pip install %s",
+            "No model passes for device %s are installed, using torch operations; pip install %s",
             device,
             " ".join(sorted(set(missing.values()))),
         )

@@ -14,15 +14,15 @@ class PoolingOptions(ProfileOptions):
     """`--worker-option key=value`."""
 
     pooling: Literal["mean", "cls", "lasttoken"] | None = Field(
-        None, description="Which hidden states make a vector; by default as the model's files say."
+        None, description="Pooling method. Defaults to that in the model's files."
     )
     batch_tokens: int = Field(
         16_384,
-        description="Places of one padded batch, at most, unless one prompt alone has more.",
+        description="Maximum tokens of a padded batch, unless a single prompt has more.",
         ge=1,
     )
     num_threads: int | None = Field(
-        None, description="Threads of torch; its own choice by default.", ge=1, le=4096
+        None, description="Number of torch threads. Defaults to torch's choice.", ge=1, le=4096
     )
     runner_features: tuple[PluginChoice, ...] = Field(
         (),
@@ -35,5 +35,5 @@ class PoolingOptions(ProfileOptions):
         "and `options`.",
     )
     keep_freed_memory: bool = Field(
-        True, description="Let the C library keep freed memory for the next step (Linux)."
+        True, description="Make glibc keep freed memory for the next step."
     )

@@ -61,7 +61,7 @@ def _has_right_path(mixer: PackedMixer) -> bool:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         logger.warning(
-            "%s looks like a known mixer but a path for it fails; it runs its own code: %r",
+            "%s : fast path for a known mixer failed; using the original module: %r",
             mixer.kind,
             error,
         )

@@ -39,7 +39,7 @@ class NoImages(RunnerFeature):
 
     def enter(self, new: NewRow) -> None:
         if new.media is not None:
-            logger.error("max_images=0: a request has images, and this model is served without")
+            logger.error("max_images=0: a request has images, but image input is disabled")
             self.context.failures.set(new.row, RowFailure.MEDIA)
 
 
