@@ -49,7 +49,9 @@ def test_streams_go_on_when_it_raised_twice(tmp_path, call, fallback, flags):
     try:
         found = answers(server.ready())
         others = "none" if fallback == "off" else f"'{fallback}'"
-        assert f"kv_connector '{file}:Broken' raised or broke its contract 2 times" in server.output
+        assert (
+            f"kv_connector '{file}:Broken' raised or violated its contract 2 times" in server.output
+        )
         assert f"new engines use {others} (--fallback-kv-connector)" in server.output
         assert total(server, "engine_deaths_total") == 2
         assert total(server, "kv_connector_fallbacks_total") == 1
