@@ -1,7 +1,7 @@
-"""CallSet: calls of engines that run, by name. Front ends and engine processes.
+"""CallSet: operations on running engines, by name. Front ends and engine processes.
 
 `AsyncLLM.calls["mine"]` is the front-end half of the call set `mine`, `LLM.calls["mine"]` its blocking half. The
-front-end half calls methods of the engine half, of which every engine has one, and merges their answers.
+front-end half calls methods of the engine half in every engine, and merges the results.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class FrontEndHalf:
     async def on_join(self, engines: Sequence[int]) -> None:
         """Bring engines that join or return up to date, by `EngineCalls.call_engine`, before they get requests.
 
-        An exception keeps them from joining.
+        If it raises, they do not join.
         """
 
 
@@ -84,7 +84,7 @@ class CallSet(Plugin[PluginContext]):
     `name`: the key in `calls`; the entry point's name by default. Contract:
     - Arguments and results of an engine half are plain msgpack values; a parameter whose annotation is a msgspec Struct
       gets one. Its public methods are the only ones that a front end can call.
-    - A method of an engine half runs between two steps, which wait for it.
+    - A method of an engine half runs between two steps and delays the next one.
     - Nothing runs per token or per request.
     """
 

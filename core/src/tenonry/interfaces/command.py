@@ -1,7 +1,7 @@
 """Command: a verb of the `tenonry` command line, named in the entry-point group `tenonry.commands`.
 
-`tenonry --help` lists verbs from metadata; only the chosen verb's module is imported, and it imports what it needs in
-`run`, after the flags are known to be right.
+`tenonry --help` lists verbs from metadata; only the selected verb's module is imported, and it imports its dependencies
+in `run`, after the flags were checked.
 """
 
 from __future__ import annotations
@@ -22,4 +22,4 @@ class Command(ABC):
 
     @abstractmethod
     def run(self, args: argparse.Namespace) -> int:
-        """Do it; returns the exit status. TenonryError becomes one line on standard error and status 1."""
+        """Run the command; returns the exit status. TenonryError becomes one line on standard error and status 1."""

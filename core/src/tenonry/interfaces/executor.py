@@ -1,4 +1,4 @@
-"""Executor: where the ranks of one engine run, and how a step reaches them. Engine process."""
+"""Executor: starts the ranks of one engine and sends steps to them. Engine process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenonry.step import SchedulerOutput, StepFuture
 
 @dataclass(slots=True)
 class ExecutorContext(PluginContext):
-    """All that an executor may know. `worker_target` is "module:Class", for ranks in other processes;
+    """Inputs of an executor. `worker_target` is "module:Class", for ranks in other processes;
     `worker_class` the class itself, for a rank in this one; `plan_text` the plugin plan to hand to children;
     `engine_id` the name that the KV connectors of this engine share, for the context of every worker; `starter` a
     `ProcessStarter` for ranks in child processes, or None for fresh interpreters.
@@ -43,7 +43,7 @@ class Executor(Plugin[ExecutorContext], ABC):
     Order of calls: constructor, `on_failure`, `start`, `kv_cache_groups`, `available_memory`, `initialize`, then
     `execute_model` once per step in step order, `shutdown` last and once, also after a failed start.
 
-    `max_concurrent_batches` (asked after `initialize`): steps that may be in flight. `feeds_back_tokens`: a row may be
+    `max_concurrent_batches` (read after `initialize`): maximum steps in flight. `feeds_back_tokens`: a row may be
     scheduled again before its sampled token is known (an executor may set it for itself, once, in its constructor).
     `is_local`: all ranks run on the node of their engine.
     `capabilities`: what `call` supports, as its workers declare, "lora" only where `max_loras` is not 0.
@@ -100,7 +100,7 @@ class Executor(Plugin[ExecutorContext], ABC):
         """Call `callback(reason)`, from any thread, when a rank dies. One-process executors never do."""
 
     def check_health(self) -> None:
-        """Raise if a rank cannot compute. Called between two steps, so it must not wait for those in flight.
+        """Raise if a rank cannot compute. Called between two steps; must not wait for steps in flight.
 
         The deadline is 25 s, below the client's of 30 s, so that the text arrives. With ranks in other processes,
         answer from what is known: raise TimeoutError that names the late ranks once a step has gone unanswered for
@@ -113,4 +113,4 @@ class Executor(Plugin[ExecutorContext], ABC):
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Stop every rank and leave nothing behind."""
+        """Stop every rank and release all resources."""

@@ -1,7 +1,7 @@
 """KV connector: moves KV blocks in or out of the engine. One class, two instances: role SCHEDULER in the engine core,
 role WORKER in each worker. Block-granular: loads happen before a step, saves after it.
 
-Only `tenonry-kvcache` calls the scheduler half, so every scheduler that uses it gets KV connectors for free.
+Only `tenonry-kvcache` calls the scheduler half, so every scheduler based on it supports KV connectors.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BlockStore(Protocol):
 
 @dataclass(slots=True)
 class KVConnectorContext(PluginContext):
-    """Everything that a connector may read.
+    """Inputs of a connector.
 
     `engine_id` names one engine in one run: a random part, made when the engine is built, and the engine's index
     ("1f0c…_dp0"). No two engines share it, whatever instance or node they belong to, and one that restarts gets
@@ -78,7 +78,7 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
     def match(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """(extra tokens that can be loaded beyond `num_computed_tokens`, whether that takes more than one step).
 
-        None asks to be asked again in a later step. Extra tokens are whole blocks and never cover the last token.
+        None requests another call in a later step. Extra tokens are whole blocks and never cover the last token.
         """
         return 0, False
 
@@ -103,7 +103,7 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
         return False, None
 
     def reset(self) -> bool:
-        """Forget what is stored; True if that was possible."""
+        """Delete all stored blocks; True on success."""
         return True
 
     def numbers(self) -> dict[str, float]:
@@ -115,17 +115,18 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
         """The worker's KV tensors exist."""
 
     def load(self, metadata: Any) -> None:
-        """Before each step: bring blocks in, or start to. `metadata` is None when there is nothing to do."""
+        """Before each step: load blocks, or start to. `metadata` is None when there is nothing to do."""
 
     def save(self, metadata: Any) -> None:
-        """After each step: take blocks out, or start to. `metadata` as in `load`."""
+        """After each step: save blocks, or start to. `metadata` as in `load`."""
 
     def poll(self) -> tuple[Iterable[int], Iterable[int]]:
-        """Handles whose transfer ended since the last call: (done, failed). Asked in each step.
+        """Handles whose transfer ended since the last call: (done, failed). Called in each step.
 
-        A request whose `match` said "more than one step", or whose `finished` said True, waits until it is named here;
-        the wait for a load is bounded by the scheduler (300 s by default). Blocks of a transfer that never ends are
-        never used again. With several ranks every rank names the transfer once (`tenonry_kvcache.rank_transfers`).
+        A request whose `match` returned "more than one step", or whose `finished` returned True, waits until it is
+        named here; the wait for a load is bounded by the scheduler (300 s by default). Blocks of a transfer that never
+        ends are never used again. With several ranks every rank names the transfer once
+        (`tenonry_kvcache.rank_transfers`).
         """
         return (), ()
 

@@ -1,4 +1,4 @@
-"""Launcher: where engine processes are started. Front end or supervisor; `process` on this node, `ray` on many."""
+"""Launcher: starts engine processes. Front end or supervisor; `process` on this node, `ray` on many."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class LauncherContext(PluginContext):
-    """All that a launcher may know."""
+    """Inputs of a launcher."""
 
 
 class Launcher(Plugin[LauncherContext], ABC):
     """Starts engine processes and owns them. No child outlives the process that launched it.
 
-    Engines are named by `engine_name`. The devices that one sees are the launcher's affair, and stand in the
-    environment of its process. Methods may be called from any thread, one at a time.
+    Engines are named by `engine_name`. The launcher sets the visible devices in the
+    environment of each process. Methods may be called from any thread, one at a time.
 
     `is_local`: all engines run on this node. `supports_replacement`: an engine may take the name of another one
     (`rename`), as standbys and replacements do.
@@ -73,8 +73,8 @@ class Launcher(Plugin[LauncherContext], ABC):
     supports_replacement: ClassVar[bool] = False
 
     def host(self) -> str | None:
-        """The address of this node where its engines can reach us, over TCP with CURVE; None when all are on this node
-        and files can be their sockets. Asked once, before the first `start`.
+        """Address of this node for its engines, over TCP with CURVE; None if all are on this node
+        and can use Unix sockets. Called once, before the first `start`.
         """
         return None
 
@@ -96,7 +96,7 @@ class Launcher(Plugin[LauncherContext], ABC):
         """Stop some engines for good, as `shutdown` does; no callback is called for them. Unknown names are ignored."""
 
     def rename(self, name: str, new: str) -> None:
-        """A process has another name from now on; an unknown one is ignored. Only with `supports_replacement`."""
+        """Rename a process; an unknown name is ignored. Only with `supports_replacement`."""
         raise Unsupported(f"this launcher has no standby engines: {name} cannot become {new}")
 
     def has_stepped(self, name: str) -> bool:

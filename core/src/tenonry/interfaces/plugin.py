@@ -13,7 +13,7 @@ from tenonry.point import Point
 
 
 class PluginOptions(Settings):
-    """Base for a plugin's `Options`: unknown keys are refused, and values do not change after start."""
+    """Base for a plugin's `Options`: unknown keys are rejected, and values do not change after startup."""
 
 
 class PluginSettings(Settings):
@@ -52,8 +52,8 @@ class Plugin(Generic[ContextT]):
     """Base of all interfaces. The front end imports a plugin class to check it, so its module must import quickly.
 
     `interface_version`: the version of the interface the class was written for. `Options`: a pydantic model; the
-    kernel validates the user's options with it before anything starts and passes the instance in the context, which is
-    all that a plugin may know. `Settings`: a PluginSettings, validated at start like the kernel's settings.
+    kernel validates the user's options with it before anything starts and passes the instance in the context, the only
+    input of a plugin. `Settings`: a PluginSettings, validated at start like the kernel's settings.
     """
 
     interface_version: ClassVar[int] = 1
@@ -65,8 +65,8 @@ class Plugin(Generic[ContextT]):
 
     @classmethod
     def check(cls, config: EngineConfig, options: BaseModel) -> None:
-        """Refuse a configuration with which this plugin cannot work; `options` are validated already.
+        """Reject a configuration that this plugin does not support; `options` are already validated.
 
         Called once in the front end, before any process starts. Raise ConfigError, or PluginError for a plugin that
-        this one asks for. Must be quick, and start nothing.
+        this one requires. Must be quick, and start nothing.
         """

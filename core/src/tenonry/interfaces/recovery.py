@@ -1,4 +1,4 @@
-"""EngineRecovery: reaction to the death of an engine. Front end, or the supervisor of several; the event loop.
+"""EngineRecovery: reaction to engine failures. Front end, or the supervisor of several; the event loop.
 
 `EngineEvents` is how a death gets there: the one listener of those who own engines.
 """
@@ -155,14 +155,14 @@ class RecoveryContext(PluginContext):
 
 
 class EngineRecovery(Plugin[RecoveryContext]):
-    """Decides what becomes of dead engines and their requests. One per front end, and one in a supervisor of several.
+    """Handles failed engines and their requests. One per front end, and one in a supervisor of several.
 
     Contract:
     - No method but the coroutines waits; an exception of `on_death` or `on_moved` ends the streams they are about.
     - A class that `restarts` calls, for each dead engine, either `on_started` and `on_admitted` or `on_given_up` of
       the listener; until then it holds new requests that no other engine can serve.
 
-    The base class is the kernel's own answer: the streams of a dead engine end with EngineDeadError.
+    The base class is the kernel's default: the streams of a failed engine end with EngineDeadError.
     """
 
     @classmethod
@@ -181,8 +181,8 @@ class EngineRecovery(Plugin[RecoveryContext]):
     def on_death(
         self, index: int, death: Death, requests: Mapping[int, EngineCoreRequest]
     ) -> Collection[int]:
-        """An engine died that ran these requests, by handle. Returns the handles that were resumed or ended; the
-        streams of all others end with EngineDeadError.
+        """Handle the failure of an engine with these requests, by handle. Returns the handles that were resumed or
+        ended; the streams of all others end with EngineDeadError.
         """
         return ()
 
@@ -212,7 +212,7 @@ class EngineRecovery(Plugin[RecoveryContext]):
         """The engines run with this configuration."""
 
     async def replace(self, changes: Mapping[str, Any], size: int | None = None) -> None:
-        """Start engines with these changes in place of the running ones, which serve on if this raises.
+        """Replace the running engines with ones that have these changes; the running ones continue if this raises.
 
         `size`: another number of engines that step together; those beyond it run no requests. `lock` is held.
         """

@@ -1,4 +1,4 @@
-"""RequestCodec: how a request crosses to an engine. Front end and engine processes; each builds one."""
+"""RequestCodec: encoding of requests for engines. Front end and engine processes; each builds one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Peer(Protocol):
 
 
 class RequestCodec(Plugin[PluginContext]):
-    """Sends requests whole. A subclass may leave out content that the engine has already.
+    """Sends complete requests. A subclass may omit content that the engine already has.
 
     Contract:
     - `decode` returns what `encode` was given, or raises: never a request with other content.

@@ -1,4 +1,4 @@
-"""Scheduler: what runs next. Engine process, called by the busy loop only.
+"""Scheduler: selects the requests of each step. Engine process, called by the engine loop only.
 
 Most authors want `tenonry_scheduling.BaseScheduler` (write one method) or a policy of the batching scheduler (ten
 lines); this is what the kernel calls. The contract below is checked by the validator on every step and by the
@@ -27,7 +27,7 @@ from tenonry.step import ModelRunnerOutput, SchedulerOutput
 
 @dataclass(slots=True)
 class SchedulerContext(PluginContext):
-    """Everything that a scheduler may read. `clock` is the only clock it may read (seconds, monotonic).
+    """Inputs of a scheduler. `clock` is the only clock it may read (seconds, monotonic).
 
     `max_concurrent_steps`: steps that may be in flight. `feeds_back_tokens`: whether a row with a pending token may be
     scheduled. `max_round_tokens`: most tokens that a row may sample in one step. `resolve` finds plugins of points that
@@ -79,7 +79,7 @@ class Scheduler(Plugin[SchedulerContext], ABC):
       start, loads, and the drafts of results.
     - The same calls and the same clock give the same decisions.
 
-    Whatever it raises ends the engine, with the plugin named; `add_request` may refuse one request with RequestError.
+    Exceptions end the engine and name the plugin; `add_request` may reject one request with RequestError.
     """
 
     starvation_free: ClassVar[bool] = True

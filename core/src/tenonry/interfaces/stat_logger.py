@@ -1,4 +1,4 @@
-"""Stat logger: receives the numbers. It runs in one process, on a thread of its own behind a bounded queue, and delays
+"""Stat logger: receives statistics. It runs in one process, on its own thread behind a bounded queue, and delays
 neither tokens nor other loggers.
 """
 
@@ -22,8 +22,8 @@ class StatLoggerContext(PluginContext):
 class StatLogger(Plugin[StatLoggerContext], ABC):
     """One observer of all engines. All calls come from one thread, in order.
 
-    After three consecutive errors, or ten seconds in one call, a logger is quarantined: named in the log and called no
-    more; serving goes on, and so do the other loggers.
+    After three consecutive errors, or ten seconds in one call, a logger is quarantined: named in the log and not
+    called again; serving and the other loggers continue.
     """
 
     interval_s: float = 5.0  # how often `log` is called
@@ -31,7 +31,7 @@ class StatLogger(Plugin[StatLoggerContext], ABC):
 
     @abstractmethod
     def record(self, record: StatRecord) -> None:
-        """Take in one record."""
+        """Process one record."""
 
     def log_engine_initialized(self, info: EngineInfo) -> None:
         """The engines are ready; called again, with the new facts, when their number changes."""
@@ -43,7 +43,7 @@ class StatLogger(Plugin[StatLoggerContext], ABC):
         """The engines went to sleep (level 1 or 2) or woke up (False, 0)."""
 
     def record_rejection(self, reason: str) -> None:
-        """A request was refused before it ran; `reason` is one of "queue_full", "invalid", "draining"."""
+        """A request was rejected before it ran; `reason` is one of "queue_full", "invalid", "draining"."""
 
     def record_ignored_field(self) -> None:
         """A field or another part of a request had no effect."""

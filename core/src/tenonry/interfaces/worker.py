@@ -1,4 +1,4 @@
-"""Worker: what one rank runs. Built by an executor, in the process the executor chose.
+"""Worker: runs the model on one rank. Built by an executor, in a process of its choice.
 
 The module that holds a worker class must import quickly; torch and friends are imported in its methods.
 """
@@ -22,7 +22,7 @@ from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 
 @dataclass(slots=True)
 class WorkerContext(PluginContext):
-    """All that a worker may know; it reads nothing from the environment.
+    """Inputs of a worker, which reads nothing from the environment.
 
     `rank` is the rank within the engine (0 … world_size−1) and `local_rank` the index of its device on the node.
     `rendezvous` is the URL where the ranks meet: `file://…` on one node, `tcp://host:port` across nodes, "" for one
@@ -69,9 +69,9 @@ class Worker(Plugin[WorkerContext], ABC):
     "rounds" says that it decodes several tokens in a step with `round_tokens` above 1, also of rows with grammars if it
     has "grammar"; others may ignore that number.
     "tasks" says that `call("tasks")` gives `EngineInfo.tasks`.
-    A setting that a worker would ignore is refused at the start: its field names the capability that it requires.
+    A setting that a worker would ignore is rejected at startup: its field names the required capability.
     `rpc_methods` is the allow-list of `call`. `steps_in_flight` is how many steps may be launched before the first is
-    answered. Whatever it raises from `execute_model` ends the engine; a fault of one row is reported in the result
+    answered. Exceptions in `execute_model` end the engine; failures of single rows are reported in the result
     instead.
     """
 
@@ -88,7 +88,7 @@ class Worker(Plugin[WorkerContext], ABC):
 
     @property
     def steps_in_flight(self) -> int:
-        """Asked after `load`."""
+        """Read after `load`."""
         return 1
 
     def open_rendezvous(self, host: str) -> str:
@@ -110,7 +110,7 @@ class Worker(Plugin[WorkerContext], ABC):
 
     @abstractmethod
     def load(self) -> None:
-        """Bring the model to the device. Raises ModelError with the file or layer and what would work."""
+        """Load the model to the device. Raises ModelError with the file or layer and the remedy."""
 
     @abstractmethod
     def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
@@ -125,7 +125,7 @@ class Worker(Plugin[WorkerContext], ABC):
         """Allocate the KV cache."""
 
     def warm_up(self) -> None:
-        """Do now what would make the first request slow."""
+        """Run initialisation that would delay the first request."""
 
     @abstractmethod
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
