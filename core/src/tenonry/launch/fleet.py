@@ -277,8 +277,7 @@ def _keys(config: EngineConfig, *, is_launched: bool) -> CurveKeys:
         return read_keys(config.auth_key_file)
     if not is_launched:
         raise ConfigError(
-            "engines on other nodes need shared keys: write them with `tenonry keys FILE`, "
-            "copy the file, "
+            "engines on other nodes need shared keys: write them with `tenonry keys FILE`, copy the file, "
             "and give --auth-key-file FILE on every node"
         )
     return CurveKeys.generate()

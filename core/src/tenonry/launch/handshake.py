@@ -123,8 +123,7 @@ class Handshake:
             if message.local != engine.local:
                 other = "remote" if engine.local else "local"
                 raise LaunchError(
-                    f"engine {engine.index} should be {side}, but reports that it is {other}; "
-                    f"{COMPARE}"
+                    f"engine {engine.index} should be {side}, but reports that it is {other}; {COMPARE}"
                 )
             self._check_hello(engine, message)
             try:
