@@ -117,3 +117,29 @@ def test_no_layer_waits_for_the_device_and_one_for_other_hosts():
     assert waits == {}
     assert exchanges == 1
     assert shape == [5, 16]
+
+
+OF_THE_MODULE = """
+from transformers import MixtralConfig
+from transformers.models.mixtral.modeling_mixtral import MixtralExperts
+config = MixtralConfig(hidden_size=16, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2)
+config._experts_implementation = "grouped_mm"
+with fake_device() as device:
+    with torch.device("meta"):
+        module = MixtralExperts(config)
+    for name, each in list(module.named_parameters()):
+        weight = torch.empty(each.shape, dtype=torch.bfloat16, device=device)
+        setattr(module, name, torch.nn.Parameter(weight, requires_grad=False))
+    x = torch.zeros(5, 16, dtype=torch.bfloat16, device=device)
+    chosen = torch.zeros(5, 2, dtype=torch.long, device=device)
+    with HostWaits() as counted:
+        module(x, chosen, torch.zeros(5, 2, dtype=torch.bfloat16, device=device))
+print(json.dumps(counted.places))
+"""
+
+
+@pytest.mark.integration
+def test_experts_of_one_rank_wait_for_nothing():
+    """Those of transformers, which compute where no experts are shared out."""
+    with forked_programs(COUNT) as run:
+        assert json.loads(run(OF_THE_MODULE)) == {}
