@@ -70,8 +70,8 @@ def decode_split(
         block = tl.load(table + row * width + place // BS, mask=seen, other=0).to(tl.int64)
         slot = kv * BS + place % BS
         best, total, acc = with_tile(
-            query, keys, values, key_words, value_words, block * key_stride + slot * KW,
-            block * value_stride + slot * VW, seen, seen[None, :], scale, softcap, best, total, acc,
+            query, keys, values, key_words, value_words, block, slot, key_stride, value_stride, seen, seen[None, :],
+            scale, softcap, best, total, acc,
             D, DP, V, VP, CAPPED, KW, VW, KIND,
         )  # fmt: skip
     if WHOLE:

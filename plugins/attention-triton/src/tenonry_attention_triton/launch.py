@@ -45,7 +45,7 @@ class Shape:
         is_kept = self.kept["KIND"] != FLOATS
         if is_kept:  # words are taken apart in registers
             self.tile = min(self.tile, 32)
-            lines = (64 if is_narrow else lines // 2) if is_half else 32
+            lines = 64 if is_narrow and is_half else lines // 2
             self.chunk_lines = max(DECODE_LINES, lines, triton.next_power_of_2(group))
         self.sizes = {
             "D": spec.key_size, "DP": key_size, "V": spec.value_size, "VP": value_size,
@@ -63,8 +63,10 @@ class Shape:
             **self.decode_options,
             "num_stages": self.num_stages if is_half else 1,
         }
-        # Products of float32 hold their operands in registers: more warps and narrower tiles, or they spill.
-        self.chunk_tile = self.tile if is_half else 16
+        # Products of float32 hold their operands in registers: more warps and narrower tiles, or they spill. With wide
+        # keys in 8 bits a narrow tile does so on sm_90, and one of 32 on no card.
+        of_float32 = 32 if is_kept and not is_narrow else 16
+        self.chunk_tile = self.tile if is_half else of_float32
         self.chunk_options = {
             "num_warps": 4 if is_kept and is_narrow and not is_half else 8,
             "num_stages": min(2, self.num_stages) if is_half else 1,

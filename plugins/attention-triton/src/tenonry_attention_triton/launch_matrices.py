@@ -41,7 +41,8 @@ def constants(layer: Layout, rows: int, itemsize: int) -> dict[str, Any]:
     return {
         "CHUNK": layer.chunk, "PER_GROUP": layer.per_group,
         "KIND": matrix_kernels.FOUR_BITS if layer.bits == 4 else eight, "HAS_ZEROS": layer.zeros is not None,
-        "HAS_BIAS": layer.bias is not None, "M": tile, "N": 64 if is_large else 32, "num_warps": 8 if is_large else 4,
+        "HAS_BIAS": layer.bias is not None, "M": tile, "N": 64 if is_large else 32,
+        "num_warps": 8 if tile == tiles[-1] else 4,
         "num_stages": (2 if is_large else 3) if itemsize <= 2 else 1,
     }  # fmt: skip
 

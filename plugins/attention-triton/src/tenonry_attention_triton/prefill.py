@@ -81,8 +81,8 @@ def chunk_attention(
             & inside[None, :]
         )
         best, total, acc = with_tile(
-            asked, keys, values, key_words, value_words, block * key_stride + slot * KW,
-            block * value_stride + slot * VW, inside, seen, scale, softcap, best, total, acc,
+            asked, keys, values, key_words, value_words, block, slot, key_stride, value_stride, inside, seen,
+            scale, softcap, best, total, acc,
             D, DP, V, VP, CAPPED, KW, VW, KIND,
         )  # fmt: skip
     # Lines of no query have no keys.

@@ -38,13 +38,15 @@ def bounded(scores, softcap, CAPPED: tl.constexpr):
 
 @triton.jit
 def with_tile(
-    query, keys, values, key_words, value_words, key_lines, value_lines, inside, seen, scale, softcap, best, total, acc,
+    query, keys, values, key_words, value_words, block, slot, key_stride, value_stride, inside, seen, scale, softcap,
+    best, total, acc,
     D: tl.constexpr, DP: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, CAPPED: tl.constexpr,
     KW: tl.constexpr, VW: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """Maximum, total and unscaled sum of values of each line of `query`, with the keys of one tile: those `inside` are
-    read, those `seen` [lines or 1, TILE] count.
+    """Maximum, total and unscaled sum of values of each line of `query`, with the keys of one tile in slots of blocks:
+    those `inside` are read, those `seen` [lines or 1, TILE] count.
     """
+    key_lines = block * key_stride + slot * KW
     key = load_vectors(keys, key_words, key_lines, inside, query.dtype, D, DP, KW, KIND)
     scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
     scores = bounded(scores, softcap, CAPPED)
@@ -54,6 +56,7 @@ def with_tile(
     safe = tl.where(now == float("-inf"), 0.0, now)
     weights = tl.exp(scores - safe[:, None])
     old = tl.exp(best - safe)
+    value_lines = block * value_stride + slot * VW
     value = load_vectors(values, value_words, value_lines, inside, query.dtype, V, VP, VW, KIND)
     total = total * old + tl.sum(weights, 1)
     acc = acc * old[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")

@@ -8,7 +8,7 @@ from tenonry_attention_triton import threshold_kernel
 from tenonry_torch_base.sampler.choose import row_sums
 
 BLOCK = 4096  # weights that a program reads together
-OPTIONS = {"num_warps": 8}
+OPTIONS = {"num_warps": 16}
 
 
 def thresholds(weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
