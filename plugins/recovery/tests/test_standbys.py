@@ -285,7 +285,7 @@ class TestItsOwnEnd:
         assert served.run(main()) == expected(8)
         assert served.pid == pid
         assert "standby 1 (pid" in caplog.text
-        assert "SIGKILL, before its first step; another one is started" in caplog.text
+        assert "SIGKILL, before its first step; starting another one" in caplog.text
         assert "restarting engine 0" not in caplog.text
 
     def test_too_often(self, serve, caplog):

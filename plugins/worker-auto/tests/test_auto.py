@@ -113,7 +113,7 @@ def test_what_torch_refuses_is_served_by_the_next_and_the_log_says_why(folders, 
     assert name_of(found) == "transformers"
     assert list(found.call("load_phases")) == ["look", "weights", "check"]
     (line,) = [record.message for record in caplog.records if "serves the model" in record.message]
-    assert line.startswith("Worker 'transformers' serves the model, because: ")
+    assert line.startswith("Selected worker 'transformers': ")
     assert "worker 'torch'" in line
     groups = list(found.kv_cache_groups())
     found.initialize_cache(
