@@ -155,12 +155,14 @@ def help_text() -> str:
 
 def _summary(target: str) -> str:
     """The `summary` that a class assigns, read from its source; "" where there is none to read."""
-    module, _, name = target.partition(":")
     spec: Any = None
     with contextlib.suppress(Exception):
+        module, name = target.split(":")
         for part in module.split("."):
             spec = PathFinder.find_spec(part, spec and spec.submodule_search_locations)
-        source = spec.loader.get_source(part)
-        pattern = rf"^class {name}\b(?:(?!^[^\s)]).)*?^    summary\b[^=\n]*= *(\(.*?^    \)|[^\n]*)"
-        return str(ast.literal_eval(re.search(pattern, source, re.MULTILINE | re.DOTALL)[1]))  # type: ignore[index]
+        found: Any = re.search(
+            rf"(?ms)^class {name}\b(?:(?!^[^\s)]).)*?^    summary\b[^=\n]*= *(\(.*?^    \)|[^\n]*)",
+            spec.loader.get_source(part),
+        )
+        return str(ast.literal_eval(found[1]))
     return ""

@@ -95,7 +95,7 @@ class TestInstalled:
         found = find_entry_point(LOGGERS, "acme")
         assert found is not None
         assert found.distribution == "acme-loggers"
-        assert "left out stat logger 'acme' (old:Acme, old 1.0)" in caplog.text
+        assert "skipped stat logger 'acme' (old:Acme, old 1.0)" in caplog.text
         assert "needs tenonry>=99" in caplog.text
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from stevedore.named import NamedExtensionManager
 
 from tenonry.config import PluginChoice
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
@@ -60,6 +61,15 @@ def _entry_points() -> Any:
     return importlib.metadata.entry_points()
 
 
+class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not generic in every release
+    """stevedore without its cache on disk, which drops distributions and hides a plugin installed within the last two
+    minutes.
+    """
+
+    def list_entry_points(self) -> Any:
+        return _entry_points().select(group=self.namespace)
+
+
 # The metadata of a distribution, whose file each access would parse again.
 _metadata = functools.lru_cache(256)(operator.attrgetter("metadata"))
 
@@ -68,7 +78,7 @@ _metadata = functools.lru_cache(256)(operator.attrgetter("metadata"))
 def installed(point: Point) -> tuple[PluginRecord, ...]:
     """All entry points of a point, by name; nothing is imported."""
     found = set()
-    for entry in _entry_points().select(group=point.group):
+    for entry in _Extensions(point.group, []).list_entry_points():
         metadata = _metadata(entry.dist)
         # One without a name is being removed.
         if "Name" in metadata and metadata["Name"] not in excluded():
