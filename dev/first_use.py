@@ -28,6 +28,7 @@ ANSWER = "The capital of France is Paris."
 # Packages of others stay where this machine has them; nothing else of its user is seen.
 KEPT = ("PATH", "LANG", "TMPDIR", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 LONGEST_S = 1200
+END_S = 60
 TARGETS = {"clone to answer": 180, "next start to answer": 10, "wheels to answer": 90}
 
 
@@ -74,7 +75,7 @@ def readme_commands() -> tuple[str, str]:
 
 
 def pinned_torch() -> str:
-    """Return torch as the tests use it; without a version, pip would choose the newest, a build for CUDA."""
+    """Return torch as the tests use it; without a version, pip would choose the newest."""
     lines = (paths.ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     return next(line for line in lines if line.startswith("torch=="))
 
@@ -115,19 +116,25 @@ def answered(serve: list[str], ask: str, folder: Path, env: dict[str, str]) -> f
         return answered_at
     finally:
         server.send_signal(signal.SIGINT)
-        server.wait()
+        try:
+            server.wait(END_S)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
 
 
 def wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
     """Return when the server takes requests; stop if it ends before, or takes longer than `LONGEST_S`."""
     deadline = time.monotonic() + LONGEST_S
-    while time.monotonic() < deadline and server.poll() is None:
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            stop(f"the server ended with status {server.returncode} before it was ready")
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5):
                 return
         except OSError:
             time.sleep(0.1)
-    stop(f"the server is not ready after {LONGEST_S} s; its exit status is {server.poll()}")
+    stop(f"the server is not ready after {LONGEST_S} s")
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def test_an_answer_is_checked_and_the_server_ended(
 def test_a_server_that_ends_is_reported(tmp_path: Path):
     with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as server:
         server.wait()
-        with pytest.raises(SystemExit, match="its exit status is 3"):
+        with pytest.raises(SystemExit, match="ended with status 3 before it was ready"):
             first_use.wait_until_ready(server, first_use.free_port())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -30,10 +31,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostServer]:
     """A server of two models, neither of them loaded."""
     file = tmp_path_factory.mktemp("models") / "models.yaml"
     file.write_text(MODELS)
-    made = HostServer(file, *NULL)
-    made.ready()
-    yield made
-    made.close()
+    with contextlib.closing(HostServer(file, *NULL)) as made:
+        made.ready()
+        yield made
 
 
 @pytest.fixture

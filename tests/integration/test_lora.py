@@ -242,7 +242,7 @@ def test_nothing_else_in_or_beside_the_folder_has_a_name(client, name):
 
 def test_one_that_cannot_be_served_says_no_more_than_that(server, client, shelf):
     with pytest.raises(
-        openai.BadRequestError, match="'broken' cannot be served; the server's log"
+        openai.BadRequestError, match="'broken' cannot be served; see the server's log"
     ) as raised:
         tokens(client, "broken", prompt_of(1))
     assert str(shelf) not in str(raised.value)

@@ -298,7 +298,7 @@ def test_killed_engine_is_started_again_and_every_stream_goes_on(serve, monkeypa
     label = '{engine="0",model_name="tiny"}'
     for name, count in (("engine_deaths", 1), ("engine_restarts", 1), ("requests_continued", 4)):
         assert server.metric(f"tenonry:{name}_total{label}") == count
-    assert server.output.count("the engine died") == 1
+    assert server.output.count("the engine failed") == 1
     assert server.output.count("failpoint fleet.before_start") == 1
     server.process.terminate()
     assert server.end() == 0

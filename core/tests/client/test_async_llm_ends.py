@@ -44,7 +44,7 @@ class TestShutdown:
         served.run(main())
         assert is_gone(pid)
         assert "did not stop within" not in caplog.text
-        assert "the engine died" not in caplog.text
+        assert "the engine failed" not in caplog.text
 
     def test_it_may_be_called_again_and_everything_says_so_afterwards(self, serve):
         served = serve()

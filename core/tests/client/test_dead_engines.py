@@ -69,7 +69,7 @@ class TestDeath:
         ):  # fmt: skip
             with pytest.raises(EngineDeadError, match="signal SIGKILL"):
                 served.run(refused)
-        assert caplog.text.count("the engine died: engine 0") == 1
+        assert caplog.text.count("the engine failed: engine 0") == 1
 
     def test_calls_and_held_requests_fail(self, serve):
         served = serve(worker=SLOW, engine_recovery="end")

@@ -156,7 +156,7 @@ class TestNumbers:
         )
         front.outputs.add(processed, requests)
         front.clock.advance(3)
-        monkeypatch.setattr("tenonry.client.request_ends.time.time", lambda: 1_000_000.0)
+        monkeypatch.setattr("tenonry.client.stream.time.time", lambda: 1_000_000.0)
         front.outputs.abort(["r"])
         (ended,) = front.outputs.take_iteration().finished
         assert ended.trace_headers == headers

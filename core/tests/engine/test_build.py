@@ -245,7 +245,7 @@ class TestFaults:
     def test_a_fault_while_stopping_does_not_hide_the_first(self, caplog):
         with pytest.raises(PluginFault, match="start failed on purpose"):
             make_core(**faulty(executor={"fail": "start shutdown"}))
-        assert "an error while shutting down FaultyExecutor" in caplog.text
+        assert "shutting down FaultyExecutor failed" in caplog.text
 
     def test_an_error_of_ours_says_enough_already(self):
         with pytest.raises(ModelError, match=r"^no weights$"):

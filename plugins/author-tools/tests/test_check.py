@@ -186,8 +186,8 @@ class Base(StatLogger):
 @deprecated("use new_helper of tenonry_next")
 def old_helper(): pass
 """
-USES_DEPRECATED = """from acme_next import Base
-from acme_next import old_helper
+USES_DEPRECATED = """from tenonry_next import Base
+from tenonry_next import old_helper
 
 class Mine(Base):
     def record(self, record): pass
@@ -196,7 +196,7 @@ class Mine(Base):
 
 
 def test_deprecated_names_are_reported_with_plugin_and_distribution(site: TmpPlugins, capsys):
-    site.module("acme_next", DEPRECATED)
+    site.module("tenonry_next", DEPRECATED)
     install(site, USES_DEPRECATED)
     answer = check(capsys, "acme", "--no-suite")
     assert answer["grade"] == "C"
@@ -206,7 +206,7 @@ def test_deprecated_names_are_reported_with_plugin_and_distribution(site: TmpPlu
         "warning",
         "acme 2.5",
     )
-    text = "stat logger 'acme' uses the deprecated acme_next.old_helper: use new_helper of tenonry_next"
+    text = "stat logger 'acme' uses the deprecated tenonry_next.old_helper: use new_helper of tenonry_next"
     assert finding["text"] == text
     assert finding["line"] == 3
 

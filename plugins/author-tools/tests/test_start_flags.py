@@ -51,7 +51,7 @@ class TestSafeMode:
         assert main(["--safe-mode", "plugins", "list"]) == 0
         captured = capsys.readouterr()
         assert "acme" not in captured.out
-        assert captured.err.endswith("safe mode: left out acme 2.5\n")
+        assert captured.err.endswith("safe mode: disabled acme 2.5\n")
         assert "acme_hooks" not in sys.modules
 
     def test_their_verbs_are_unknown(self, site, capsys):

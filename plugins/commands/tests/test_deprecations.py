@@ -22,10 +22,10 @@ def old_helper():
     pass
 
 
-old_helper.__deprecated__ = "use new_helper of acme_next"
+old_helper.__deprecated__ = "use new_helper of tenonry_next"
 """
 LOGGER = """
-from acme_next import old_helper
+from tenonry_next import old_helper
 from tenonry.interfaces.stat_logger import StatLogger
 
 
@@ -39,7 +39,7 @@ LABEL = "stat logger 'acme' (acme_stats:Mine, acme-stats 2.5)"
 @pytest.fixture(autouse=True)
 def site(tmp_path: Path) -> Iterator[TmpPlugins]:
     with TmpPlugins(tmp_path / "site", see_installed=True) as plugins:
-        plugins.module("acme_next", NEXT)
+        plugins.module("tenonry_next", NEXT)
         plugins.distribution(
             "acme-stats",
             "2.5",
@@ -67,7 +67,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_start_names_plugin_name_place_and_successor_once(caplog, site):
     start()
     (text,) = warnings(caplog)
-    used = "uses the deprecated acme_next.old_helper: use new_helper of acme_next"
+    used = "uses the deprecated tenonry_next.old_helper: use new_helper of tenonry_next"
     assert text.startswith(f"{LABEL} {used} ({site.folder}/acme_stats.py:3); ")
 
 

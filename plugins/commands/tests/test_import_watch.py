@@ -97,6 +97,25 @@ def test_a_hang_is_named_while_it_lasts(site: TmpPlugins, caplog, monkeypatch):
     assert "has not finished its import after 0.1 s" in message
 
 
+@pytest.mark.parametrize("source", ["import reader\n", "def read():\n    import reader\nread()\n"])
+def test_the_plugin_that_imports_a_library_is_named(site: TmpPlugins, caplog, source: str):
+    """The library imports a heavy module and prints; the plugin chose it."""
+    install(site, source + LOGGER)
+    site.module("reader", "import tensorflow\nprint('reading')\n")
+    with caplog.at_level(logging.WARNING, "tenonry.plugins"):
+        parse()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert all(line.startswith("acme 2.5: ") and "acme_logger.py:" in line for line in lines)
+
+
+def test_a_module_that_is_only_looked_for_is_not_named(site: TmpPlugins, caplog):
+    install(site, "import importlib.util\nimportlib.util.find_spec('tensorflow')\n" + LOGGER)
+    with caplog.at_level(logging.WARNING, "tenonry.plugins"):
+        parse()
+    assert not caplog.records
+
+
 def test_a_quiet_module_is_not_named(site: TmpPlugins, caplog):
     install(site, LOGGER)
     parse()

@@ -302,7 +302,7 @@ class TestVerbsOfOthers:
         self.install(site, source)
         assert main(["plugins", "list"]) == 0
         logged = capsys.readouterr().err
-        assert "left out `tenonry plugins greet`" in logged
+        assert "skipped `tenonry plugins greet`" in logged
         assert "greeter" in logged
 
 

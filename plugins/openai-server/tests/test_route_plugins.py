@@ -88,7 +88,7 @@ def test_bodies_of_plugins_are_bounded_too(make_api, module):
 
 def test_collision_is_refused_naming_both(make_api, module):
     with pytest.raises(
-        PluginError, match=r"my_routes:build.*my_routes:broken.*both want /plugins/my_routes"
+        PluginError, match=r"my_routes:build.*my_routes:broken.*both claim /plugins/my_routes"
     ):
         make_api(route=("my_routes:build", "my_routes:broken"))
 

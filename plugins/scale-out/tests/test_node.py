@@ -212,14 +212,14 @@ def test_a_node_that_is_started_again_joins_again(nodes, caplog):
         nodes.start_node()
 
     assert served.run(kill_under_load(served, kill_and_start)) == UNDER_LOAD
-    assert "engines [1] join them" in nodes.log.read_text()
+    assert "joining engines [1]" in nodes.log.read_text()
     assert "engine 1: its node" in caplog.text
     kill()
     served.run(until(lambda: "engine failed permanently" in caplog.text))
     nodes.start_node()
     served.run(until(lambda: len(served.engine.engine_core.able) == 2))
     assert served.run(kill_under_load(served, lambda: None)) == UNDER_LOAD
-    assert "engines [1] join them" in nodes.log.read_text()
+    assert "joining engines [1]" in nodes.log.read_text()
 
 
 @pytest.mark.parametrize("nodes", [{"engine_death": "stop"}], indirect=True)

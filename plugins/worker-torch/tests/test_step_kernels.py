@@ -50,7 +50,7 @@ def test_damaged_library_is_named_once_and_torch_computes(tmp_path, monkeypatch,
     assert find_kernels(None, CPU, resolved) is None
     assert not resolved
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert f"torch alone computes: {path} does not load" in caplog.text
+    assert f"using torch alone: {path} does not load" in caplog.text
     with pytest.raises(ConfigError, match=r"step kernels 'cpu' cannot be used: .*does not load"):
         find_kernels("cpu", CPU, {})
 

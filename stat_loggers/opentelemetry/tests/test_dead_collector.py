@@ -58,7 +58,7 @@ class TestSaidOnce:
         assert [exporter.export(SPANS) for _ in range(5)] == [SpanExportResult.FAILURE] * 5
         (line,) = lines(caplog)
         assert (
-            "spans for http://there/v1/traces are lost: Transient error refused, retrying" in line
+            "dropping spans for http://there/v1/traces: Transient error refused, retrying" in line
         )
         assert exporter.is_failing
 
@@ -69,7 +69,7 @@ class TestSaidOnce:
         fake.answer = SpanExportResult.SUCCESS
         for _ in range(3):
             assert exporter.export(SPANS) is SpanExportResult.SUCCESS
-        assert lines(caplog)[1:] == ["http://there/v1/traces takes spans again; 6 were lost"]
+        assert lines(caplog)[1:] == ["http://there/v1/traces accepts spans again; 6 were dropped"]
         assert not exporter.is_failing
 
     def test_a_collector_that_comes_and_goes_is_named_again_after_a_while_only(
@@ -201,5 +201,5 @@ class TestUnreachable:
         for _ in range(20):
             logger.record(record_of())
         (line,) = lines(caplog)
-        assert f"spans for {collector.url}/v1/traces are lost: more come than it takes" in line
+        assert f"dropping spans for {collector.url}/v1/traces: more come than it takes" in line
         collector.open.set()

@@ -281,7 +281,7 @@ class EngineConfig(Settings):
     plugins: PluginPolicy = setting(PluginPolicy.model_construct(), flag=None)
     """Hook modules to allow or disable."""
     allow_experimental_plugins: bool = setting(False, group="plugins")
-    """Allow third-party plugins on alpha extension points, in this process and its children."""
+    """Allow third-party plugins on alpha extension points in this engine."""
 
     # operations
     shutdown_timeout: float = Field(30.0, ge=0, le=86400)

@@ -1,6 +1,6 @@
 """Command: a verb of the `tenonry` command line, named in the entry-point group `tenonry.commands`.
 
-`tenonry --help` lists verbs from metadata; only the selected verb's module is imported, and it imports its dependencies
+`tenonry --help` reads metadata and source; only the selected verb's module is imported, and it imports its dependencies
 in `run`, after the flags were checked.
 """
 
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 
 class Command(ABC):
-    """One verb. `summary` is the line under its own `--help`."""
+    """One verb. `summary`: literal string in the class body, shown by `tenonry --help` and by the help of the verb."""
 
     summary: ClassVar[str] = ""
 

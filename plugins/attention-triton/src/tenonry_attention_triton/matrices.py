@@ -61,7 +61,9 @@ class TritonMatrices:
         """Launch the variants of the kernel for such a layer, if it is the first one."""
         from tenonry_attention_triton.launch_matrices import constants, warm
 
-        variant = tuple(constants(layer, 1, self._dtype.itemsize).values())
+        # Triton compiles numbers that 16 divides, and 1, to variants of their own.
+        special = (layer.outputs % 16 == 0, layer.chunks % 16 == 0, layer.chunks == 1)
+        variant = (*constants(layer, 1, self._dtype.itemsize).values(), *special)
         if variant not in self._warm:
             self._warm.add(variant)
             warm(layer, self._dtype)

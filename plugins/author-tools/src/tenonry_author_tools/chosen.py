@@ -1,4 +1,6 @@
-"""Plugins that a start would choose, and why. Command line; imports hook modules."""
+"""Plugins that a start would choose, and why. Command line; imports hook modules, and chosen plugins
+for their settings.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from tenonry.info import PluginRecord
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS
 from tenonry.plugin.manager import PluginManager, merged, sections
+from tenonry_commands.import_watch import StartWatch
 from tenonry_commands.sources import Sources
 
 MANY = {"stat_logger", "call_set"}
@@ -33,7 +36,8 @@ def choices(file: str | None = None) -> list[Choice]:
     config = sources.make(EngineConfig, {"model": DEFAULT_MODEL, **values})
     manager = PluginManager(config.plugins)
     records = manager.choose(config)
-    merged([*sections(records, lambda: config)])  # two of them may claim one setting
+    with StartWatch():  # modules of plugins are imported for their settings
+        merged([*sections(records, lambda: config)])  # two of them may claim one setting
     found = [_choice(record, values, file) for record in records]
     active = {record.name for record in manager.hook_modules}
     for record in installed(HOOK_MODULES):

@@ -60,7 +60,7 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
     try:
         found = import_target(record)
     except Exited:
-        answer["events"] += map(record_of, watch.events)
+        answer["events"] += map(record_of, watch.settled())
         return answer
     except PluginError as error:
         cause = error.__cause__ or error
@@ -68,7 +68,7 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
         if isinstance(cause, SyntaxError) and cause.filename:
             file, line = cause.filename, cause.lineno or 0
         event = "exit" if isinstance(cause, SystemExit) else "import"
-        answer["events"] += map(record_of, watch.events)
+        answer["events"] += map(record_of, watch.settled())
         answer["events"].append({"event": event, "text": str(error), "file": file, "line": line})
         return answer
     answer["events"] += map(record_of, watch.settled())

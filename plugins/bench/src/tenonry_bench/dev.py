@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -152,14 +153,16 @@ async def save_often(
             verdict = await line_of(process, "holds: ") - start
             times.append((verdict, await line_of(process, "swapped in ") - start))
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGINT)  # it removes its folder then
         await process.wait()
     return times[1:]  # the first one is the start of the command
 
 
 def save(file: Path, number: int) -> None:
     """Write the scheduler; each number is another class."""
-    file.write_text(SCHEDULER.format(number=number), "utf-8")
+    new = file.with_suffix(".new")
+    new.write_text(SCHEDULER.format(number=number), "utf-8")
+    new.replace(file)
 
 
 async def line_of(process: asyncio.subprocess.Process, beginning: str) -> float:

@@ -10,6 +10,7 @@ import gc
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,7 +106,7 @@ class SchedulerRig:
             options=load_options(self._entry, cls),
             plugin_name=self._entry.name,
             max_concurrent_steps=self._depth,
-            resolve=resolve_point,
+            resolve=partial(resolve_point, allow_experimental=config.allow_experimental_plugins),
         )
         validator = StepValidator(context) if case.validator else None
         drive = Drive(cls(context), validator, self._depth, self._clock)

@@ -40,7 +40,7 @@ def deprecations(found: Any, base: Any) -> Iterator[tuple[str, str, int]]:
         for key, value in [*vars(module).items()]:
             owner = getattr(value, "__module__", None) or ""
             reason = vars(value).get("__deprecated__") if hasattr(value, "__dict__") else None
-            if reason and owner.partition(".")[0] != package:
+            if reason and owner.startswith("tenonry") and owner.partition(".")[0] != package:
                 yield f"the deprecated {owner}.{key}: {reason}", file, _line_of(file, key)
     for owner in getattr(found, "__mro__", ()):
         if owner is base:

@@ -42,6 +42,11 @@ class Place(NamedTuple):
     line: int = 0
     module: str = ""
 
+    @property
+    def package(self) -> str:
+        """Top-level package of the module."""
+        return self.module.partition(".")[0]
+
 
 class Event(NamedTuple):
     """One side effect; `kind` is a key of `TEXTS`."""
@@ -70,9 +75,10 @@ class ImportWatch:
             self.events.append(Event(kind, text, place))
 
     def settled(self) -> list[Event]:
-        """The events without threads that have ended since."""
+        """The events without threads that have ended since, and modules that were only looked for."""
         alive = {each.name for each in threading.enumerate() if each not in self._threads}
-        return [each for each in self.events if each.kind != "thread" or each.text in alive]
+        lasting = {"thread": alive, "heavy": sys.modules}
+        return [each for each in self.events if each.text in lasting.get(each.kind, (each.text,))]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         """Import hook: notes heavy modules, and finds nothing."""
@@ -149,8 +155,10 @@ class StartWatch(ImportWatch):
             report(event)
 
     def ending(self, code: int) -> None:
+        before = len(self.events)
         super().ending(code)
-        report(self.events[-1])
+        for event in self.events[before:]:
+            report(event)
 
     def failed(self, error: Exception) -> None:
         """Note where an import failed; any other refusal of a start names its own place."""
@@ -190,17 +198,23 @@ def report(event: Event) -> None:
 
 
 def place_of(lines: Lines) -> Place:
-    """The first line, from the innermost on, that belongs to a plugin, while something imports it."""
-    place = Place()
+    """The innermost line of the plugin that tenonry imports, from innermost to outermost; libraries that the plugin
+    imports are not named.
+    """
+    places: list[Place] = []
+    place = None
     for frame, line in lines:
         file, names = frame.f_code.co_filename, frame.f_globals
-        if place.file:
-            if file.startswith("<frozen importlib"):
-                return place
+        if file.startswith("<frozen importlib"):
+            places += [place] if place else []
+            place = None
             continue
         module = names.get("__name__") or ""
         package = (names.get("__package__") or module).partition(".")[0]
+        if package in OWN and places:
+            break
         is_library = file.startswith((LIBRARY, "<")) and "site-packages" not in file
-        if not (package in OWN or module == "__main__" or is_library):
+        if place is None and not (package in OWN or module == "__main__" or is_library):
             place = Place(file, line, module)
-    return Place()
+    own = (each for each in places if each.package == places[-1].package)
+    return next(own, Place())

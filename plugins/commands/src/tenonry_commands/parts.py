@@ -136,8 +136,10 @@ class PartFlags:
         parts = self.add(words)
         found, unknown = self._parse(words, namespace)
         for word in unknown:
+            if not word.startswith("-"):
+                continue
             text = parts.problem or belongs(word.partition("=")[0], self._others.points)
-            if word.startswith("-") and text:
+            if text:
                 raise ConfigError(text)
         return found, unknown
 

@@ -6,6 +6,7 @@ Prompts are not recorded: in a replay none shares a prefix with another.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -121,7 +122,7 @@ def replay(recording: Recording, config: EngineConfig) -> Recording:
         kv_cache,
         max_model_len=header.max_model_len,
         clock=lambda: now[0],
-        resolve=resolve_point,
+        resolve=partial(resolve_point, allow_experimental=config.allow_experimental_plugins),
     )
     scheduler, plugin = build_candidate(config, config.scheduler, context)
     chunks: list[Chunk] = []

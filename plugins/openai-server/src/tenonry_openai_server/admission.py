@@ -103,7 +103,7 @@ class RequestAdmission:
 
 
 class AdmissionLayer:
-    """Gives each request an admission, and its response the headers of that."""
+    """Admits requests and adds rate-limit headers to their responses."""
 
     def __init__(self, app: ASGIApp, admissions: Sequence[Admission]) -> None:
         self.app = app
@@ -124,7 +124,7 @@ class AdmissionLayer:
 
 
 def count_tokens_of(scope: Mapping[str, Any], prompt_tokens: int, completion_tokens: int) -> None:
-    """Count the tokens of a request for which a route has asked the engine by itself."""
+    """Count the tokens of a request of a route that calls the engine directly."""
     admission: RequestAdmission | None = scope.get(ADMISSION)
     if admission is not None:
         admission.use(prompt_tokens, completion_tokens)

@@ -42,7 +42,7 @@ def test_an_id_follows_from_all_that_is_asked():
         (line(custom_id=""), "custom_id has 0 characters; 1 to 512 are allowed"),
         (line(custom_id="x" * 513), "custom_id has 513 characters"),
         (line(custom_id=1), "Expected `str`, got `int` - at `$.custom_id`"),
-        (line(method="GET"), "method is 'GET'; only POST"),
+        (line(method="GET"), "method is 'GET'; use POST"),
         (line(url="/shutdown"), "url is '/shutdown'; use one of /v1/chat/completions"),
         (line(url="http://example.org/v1/completions"), "url is 'http://example.org/v1/completions'"),
         (line(url="/v1/completions/../../update_weights"), "use one of"),
@@ -66,8 +66,8 @@ def test_all_faults_are_told_at_once_up_to_ten(tmp_path):
     path.write_bytes(b"\n".join([line("a"), line("a"), *[b"{}"] * 20]))
     with pytest.raises(ConfigError) as error:
         check_requests(path)
-    assert "line 2: custom_id 'a' stands in a line above" in str(error.value)
-    assert str(error.value).count("line ") == 10 + 1
+    assert "line 2: custom_id 'a' is in an earlier line" in str(error.value)
+    assert str(error.value).count("line ") == 10
 
 
 def test_empty_and_absent_files_are_named(tmp_path):

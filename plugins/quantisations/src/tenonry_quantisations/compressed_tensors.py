@@ -158,7 +158,7 @@ def _groups_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(found, dict) or not found:
         raise ModelError(
             "quantization_config: config_groups of compressed-tensors is missing or empty, so "
-            "the weight format is unknown; {REMEDY}"
+            f"the weight format is unknown; {REMEDY}"
         )
     return found
 

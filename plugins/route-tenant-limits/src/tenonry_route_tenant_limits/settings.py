@@ -59,6 +59,10 @@ def read_tenants(settings: TenantSettings) -> dict[str, Tenant]:
         data = read_yaml(Path(settings.tenants_file).read_bytes(), source)
     except OSError as error:
         raise ConfigError(f"{source} cannot be read: {error.strerror}") from None
+    except ConfigError as error:  # its text quotes the line, which may hold a key
+        mark = getattr(error.__context__, "problem_mark", None)
+        line = f" (line {mark.line + 1})" if mark else ""
+        raise ConfigError(f"{source} is not valid YAML{line}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{source} must hold a mapping of tenants, not a {type(data).__name__}")
     found: dict[str, Tenant] = {}

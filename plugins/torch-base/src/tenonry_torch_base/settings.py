@@ -19,8 +19,7 @@ class WorkerSettings(GrammarSettings, DrafterSettings):
     quantization: str | None = setting(None, alias="-q", capability="quantization")
     """Quantise weights at load: int8 or int4. Checkpoints declare their own format."""
     batch_invariant: bool | None = setting(None, capability="batch_invariant")
-    """Produce the same bits for a request in any batch. Enabled by default in float32, if "
-      "supported."""
+    """Produce the same bits for a request in any batch. Enabled by default in float32, if supported."""
     kv_cache_dtype: Literal["auto", "int8", "fp8"] = setting("auto", capability="kv_cache_dtype")
     """KV cache data type. auto: the model's; int8 and fp8: 8 bits with a scale per token and KV head."""
     lora_modules: tuple[str, ...] = setting((), capability="lora", nargs="+")

@@ -219,6 +219,21 @@ def placed_on(device: torch.device) -> dict[str, Any]:
     return {"device_map": {"": device}}
 
 
+@contextmanager
+def reserving_nothing() -> Iterator[None]:
+    """Stops transformers from reserving memory for all weights as floats before it places them on a device: quantised
+    ones take less.
+    """
+    from transformers import modeling_utils
+
+    reserve = modeling_utils.caching_allocator_warmup
+    modeling_utils.caching_allocator_warmup = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        modeling_utils.caching_allocator_warmup = reserve
+
+
 def _read_generation_config(model: PreTrainedModel, path: str) -> None:
     """As loading from a folder does."""
     from transformers import GenerationConfig
@@ -229,10 +244,10 @@ def _read_generation_config(model: PreTrainedModel, path: str) -> None:
 
 @contextmanager
 def weights_of(architecture: str, path: str) -> Iterator[None]:
-    """Any error on reading them becomes a ModelError that names model and folder."""
+    """Any error on reading them becomes a ModelError that names model and folder; a device without memory stays one."""
     try:
         yield
-    except ModelError:
+    except (ModelError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         raise ModelError(

@@ -19,6 +19,7 @@ from tenonry.stats import SchedulerStats, StatRecord
 from tenonry_commands.screen import screen
 
 PERCENTS = (50, 90, 99)
+CLEAR_LINE = "\r\x1b[K"  # of a progress bar
 LATENCIES = ("TTFT", "ITL", "end to end", "queue")
 
 
@@ -29,7 +30,7 @@ class LiveOptions(PluginOptions):
 
 
 class LiveStatLogger(StatLogger):
-    """Writes a view per interval with work, on a terminal in place of the former. `clock`: seconds, monotonic."""
+    """Writes a view per interval with work. `clock`: seconds, monotonic."""
 
     Options = LiveOptions
 
@@ -44,7 +45,7 @@ class LiveStatLogger(StatLogger):
         self.interval_s, self._clock, self._output = options.interval_s, clock, output
         self._states: dict[int, SchedulerStats] = {}
         self._plugins: list[str] = []
-        self._model, self._preemptions, self._num_lines = context.config.model, 0, 0
+        self._model, self._preemptions = context.config.model, 0
         self._restart()
 
     def _restart(self) -> None:
@@ -98,10 +99,8 @@ class LiveStatLogger(StatLogger):
 
     def _write(self, text: str) -> None:
         output = self._output or sys.stderr  # that of now: programs and tests replace it
-        back = f"\x1b[{self._num_lines}A\x1b[J" if self._num_lines and output.isatty() else ""
-        output.write(back + text)
+        output.write(CLEAR_LINE + text if output.isatty() else text)
         output.flush()
-        self._num_lines = text.count("\n")
 
 
 def share(part: int, whole: int) -> float | None:

@@ -15,8 +15,8 @@ logger = logging.getLogger("tenonry.kv_connector")
 
 
 class BlockServer:
-    """`latest` is the number of the newest prompt that was shelved: an ask for a later one waits for it, for
-    `patience` seconds at most, because the engine may answer its client before the step that shelves the blocks.
+    """`latest` is the number of the newest exported prompt: a request for a later one waits for it, for
+    `patience` seconds at most, because the engine may answer its client before the step that exports the blocks.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class BlockServer:
         return bool(self._waiting)
 
     def exported(self, number: int) -> None:
-        """All prompts up to this one were shelved, or are gone."""
+        """All prompts up to this one were exported, or are gone."""
         self._latest = max(self._latest, number)
         waiting = self._waiting
         self._waiting = []

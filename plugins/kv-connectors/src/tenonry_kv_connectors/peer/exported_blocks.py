@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 
-class Shelved:
+class ExportedPrompt:
     """The blocks of one prompt by digest; they go after `readers` engines' requests had them, or at `due`."""
 
     def __init__(self, blocks: Mapping[bytes, bytes], readers: int, due: float) -> None:
@@ -24,7 +24,9 @@ class ExportedBlocks:
     def __init__(self, limit: int, seconds: float) -> None:
         self._limit = limit
         self._seconds = seconds
-        self._prompts: OrderedDict[str, Shelved] = OrderedDict()  # by token, the oldest first
+        self._prompts: OrderedDict[str, ExportedPrompt] = (
+            OrderedDict()
+        )  # by token, the oldest first
         self.used = 0
 
     def __len__(self) -> int:
@@ -37,7 +39,7 @@ class ExportedBlocks:
 
     def put(self, token: str, blocks: Mapping[bytes, bytes], readers: int, now: float) -> None:
         """Keep the blocks, if there is room."""
-        prompt = Shelved(blocks, readers, now + self._seconds)
+        prompt = ExportedPrompt(blocks, readers, now + self._seconds)
         if prompt.size <= self.room:
             self._prompts[token] = prompt
             self.used += prompt.size

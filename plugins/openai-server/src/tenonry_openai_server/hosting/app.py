@@ -188,7 +188,9 @@ class HostApp:
         for path in ("/models", "/models/{name}"):
             get = paths[f"/v1{path}"]["get"]
             paths[path] = {"get": {**get, "operationId": f"host_{get['operationId']}"}}
-        return answer({**document, "paths": paths})
+        root = request.scope.get("root_path", "").rstrip("/")
+        servers = {"servers": [{"url": root}]} if root else {}
+        return answer({**document, **servers, "paths": paths})
 
     async def _models(self, _: Request) -> Response:
         cards = await asyncio.gather(*(self._cards(model) for model in self._host.models))

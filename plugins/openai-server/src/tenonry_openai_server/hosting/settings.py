@@ -20,6 +20,7 @@ from tenonry_commands.arguments import named_models, sources_from_arguments
 from tenonry_commands.familiar_flags import translate
 from tenonry_commands.flags import add_flags
 from tenonry_commands.sources import Sources
+from tenonry_openai_server.route_settings import route_settings
 from tenonry_openai_server.settings import ServerConfig, engine_config, server_config
 
 # Settings of the server that a model may have of its own.
@@ -180,7 +181,10 @@ def _check_alone(settings: Settings) -> None:
 
 def _spec(name: str, host: HostConfig, server: ServerConfig, configure: Any) -> ModelSpec:
     given = host.models.get(name, {})
-    elsewhere = (given.keys() & (ServerConfig.model_fields | HostConfig.model_fields)) - OF_A_MODEL
+    routes = route_settings(server, server.route).values()
+    shared = {*ServerConfig.model_fields, *HostConfig.model_fields}
+    shared.update(*(type(each).model_fields for each in routes))
+    elsewhere = (given.keys() & shared) - OF_A_MODEL
     if elsewhere:
         raise ConfigError(
             f"models.{name}.{min(elsewhere)} is a setting of the whole server; write it outside of models"

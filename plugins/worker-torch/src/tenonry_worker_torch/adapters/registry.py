@@ -123,8 +123,7 @@ class Adapters:
         folder = AdapterFolder(path, self.targets, self.max_rank)
         if folder.digest in self._orphans.values():
             raise ModelError(
-                f"a request from before the removal of adapter '{name}' still runs; try again "
-                f"when it has ended"
+                f"a request from before the removal of adapter '{name}' still runs; try again when it has ended"
             )
         known = self._by_name.get(name)
         if known is not None and known.digest == folder.digest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from tenonry_torch_base.weights import (
     placed_on,
     progress_only_on_a_terminal,
     read_model_config,
+    reserving_nothing,
     skeleton,
     stored_model,
     weights_of,
@@ -138,9 +139,15 @@ def load_model(  # noqa: PLR0913 - by name
             )
             if is_kept:
                 postpone(found.whole, found.checkpoint, chosen, device)
-            model = stored_model(
-                path, found.whole, chosen, found.architecture, found.checkpoint, **placed_on(device)
-            )
+            with reserving_nothing() if is_kept else nullcontext():
+                model = stored_model(
+                    path,
+                    found.whole,
+                    chosen,
+                    found.architecture,
+                    found.checkpoint,
+                    **placed_on(device),
+                )
             if is_kept:
                 with weights_of(found.architecture, path):
                     attach_stored(model, found.checkpoint, kernels)

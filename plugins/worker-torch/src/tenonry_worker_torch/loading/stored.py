@@ -116,11 +116,13 @@ def has_blocks(checkpoint: Checkpoint) -> bool:
 def postpone(
     whole: PreTrainedModel, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Leave the quantised matrices of plain layers of `whole` to `attach_stored`."""
+    """Leave the quantised matrices of plain layers of `whole` to `attach_stored`; embeddings on the CPU alone, where
+    kernels read single rows of them.
+    """
     matrices = checkpoint.matrices
     if matrices is None:
         return
-    kinds = (nn.Linear, nn.Embedding)
+    kinds = (nn.Linear, nn.Embedding) if device.type == "cpu" else (nn.Linear,)
     owners = {f"{name}.weight" for name, part in whole.named_modules() if type(part) in kinds}
     matrices.postponed = frozenset(
         key

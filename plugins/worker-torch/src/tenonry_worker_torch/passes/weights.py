@@ -93,6 +93,10 @@ class Quantise(WeightPass):
         packing = QuantisedPacking(quantisation, model.dtype, model.matrix_kernels)
         with facts.phases.of("packing"):
             lean.pack(packing)
+            if model.device.type != "cpu":
+                all_to_floats(
+                    model.module
+                )  # layers that are not fused would dequantise in every step
         facts.checks.allow(quantisation.tolerance)
         model.quantisation = quantisation
         model.quantised_layers = packing.layers

@@ -60,11 +60,7 @@ def _has_right_path(mixer: PackedMixer) -> bool:
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        logger.warning(
-            "%s : fast path for a known mixer failed; using the original module: %r",
-            mixer.kind,
-            error,
-        )
+        logger.warning("%s: fused mixer failed; using the original module: %r", mixer.kind, error)
         return False
     if found is False:
         logger.info(
