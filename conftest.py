@@ -42,7 +42,7 @@ ROOT = Path(__file__).parent
 # Faults at random moments and all model families, for minutes; each of their guarantees has a shorter test besides.
 NIGHTLY = [ROOT / "tests" / name for name in ("chaos", "parity")]
 PROCESSES = ("clients", "compat", "integration", "public", "security", "strength")
-OTHER_TIERS = ("integration", "nightly", "slow")
+OTHER_TIERS = ("gpu", "integration", "nightly", "slow")
 # Several distributions together, most of them in real processes.
 INTEGRATION = [*(ROOT / "tests" / name for name in PROCESSES), ROOT / "executors" / "ray"]
 # Fixtures that start processes, or serve those that do.

@@ -87,7 +87,7 @@ def test_killed_server_is_restarted_and_nobody_else_notices(start):
     assert after == before
     more = on_each_server(server, 1, max_tokens=100)
     assert {stream.end() for stream in kept} == {"length"}
-    server.process.send_signal(signal.SIGTERM)  # running stopping: waiting up to
+    server.process.send_signal(signal.SIGTERM)  # running requests may finish
     assert {stream.end() for some in more.values() for stream in some} == {"length"}
     assert server.end() == 0
     assert "Traceback" not in server.output

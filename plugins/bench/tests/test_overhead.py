@@ -71,12 +71,14 @@ def test_an_arm_needs_a_name(text: str):
         parse_arm(text)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("arms", [["a="], ["a=", "a=--seed 3"]])
 def test_one_arm_is_rejected(arms: list[str], capsys):
     assert main(["overhead", *(word for arm in arms for word in ("--arm", arm))]) == 1
     assert "at least two arms" in capsys.readouterr().err
 
 
+@pytest.mark.integration
 def test_a_bad_flag_is_an_error(model_folder: Path, capsys):
     words = ["--arm", "good=--scheduler none-such", "--arm", "other="]
     assert main(["overhead", *words, "--engine-args", f"--model {model_folder}"]) == 1

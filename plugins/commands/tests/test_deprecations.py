@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tenonry.cli import make_parser
-from tenonry.plugin.discovery import find_entry_point
-from tenonry.plugin.kinds import KINDS
 from tenonry_commands import moves
-from tenonry_commands.deprecations import warn_of_deprecations
 from tenonry_commands.moves import Moves
 from tenonry_testkit.plugins import TmpPlugins
 
@@ -85,19 +80,3 @@ def test_help_and_plugins_of_this_project_are_not_read(caplog, capsys):
         start("--help")
     make_parser("generate")[0].parse_args(["hi", "--model", "demo", "--stat-logger", "console"])
     assert warnings(caplog) == []
-
-
-def test_costs_little_per_plugin():
-    record = find_entry_point(KINDS["stat_logger"], "acme")
-    assert record is not None
-    warn_of_deprecations([record])  # imports it
-    logging.getLogger("tenonry.plugins").disabled = True
-    try:
-        times = []
-        for _ in range(5):
-            began = time.perf_counter()
-            warn_of_deprecations([record])
-            times.append(time.perf_counter() - began)
-    finally:
-        logging.getLogger("tenonry.plugins").disabled = False
-    assert min(times) < 0.005

@@ -142,14 +142,14 @@ def test_what_is_out_of_bounds_is_a_400_with_the_field(fields, param):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_regex and guided_choice say"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_regex and guided_choice constrain"),
         (
             {"response_format": {"type": "json_object"}, "guided_json": {}},
-            "response_format and guided_json say",
+            "response_format and guided_json constrain",
         ),
         (
             {"structured_outputs": {"regex": "a", "json": {}}},
-            r"structured_outputs.json and structured_outputs.regex say",
+            r"structured_outputs.json and structured_outputs.regex constrain",
         ),
         ({"structured_outputs": {"start_after": [1]}}, "start_after needs one of"),
     ],

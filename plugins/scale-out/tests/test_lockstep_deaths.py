@@ -119,6 +119,6 @@ def test_all_are_given_up_together(serve):
             pid = fleet_of(served).pids()["engine 1"]
             await streams_and(served, turn, lambda pid=pid: os.kill(pid, signal.SIGKILL))
 
-    with pytest.raises(EngineDeadError, match="died"):
+    with pytest.raises(EngineDeadError, match="all have failed"):
         served.run(main())
     eventually(lambda: served.engine.errored)

@@ -117,7 +117,7 @@ def test_by_default_it_is_left_out_where_something_is_in_the_way(folder, setting
 def test_where_the_default_ends_one_line_says_so(folder, caplog):
     caplog.set_level("INFO", "tenonry.worker")
     assert not looked_at(folder, dtype="float32", kv_connector="host")
-    lines = [line for line in caplog.messages if "batch invariance" in line]
+    lines = [line for line in caplog.messages if "Batch invariance" in line]
     reason = "kv_connector=host: K/V of another engine may have other bits; use none"
     assert lines == [f"Batch invariance, the default in float32, disabled: {reason}"]
     caplog.clear()

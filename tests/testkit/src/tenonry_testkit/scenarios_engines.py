@@ -72,7 +72,7 @@ def drawn(number: int) -> Drawn:
     """The engine and the traffic of this number."""
     rng = Random(number)
     fields = dict(ENGINES[number % len(ENGINES)])
-    is_plain = fields.keys() <= {"block_size", "config"} and "config" not in fields
+    is_plain = fields.keys() <= {"block_size"}
     connector = lengths = None
     if is_plain and number >= len(ENGINES):
         options = {"asynchronous": rng.random() < 0.6, "num_undecided": rng.choice((0, 2))}

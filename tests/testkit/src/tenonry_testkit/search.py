@@ -62,6 +62,9 @@ def few_examples(examples: int) -> settings:
     return settings(
         max_examples=max(LEAST_EXAMPLES, round(examples * effort())),
         deadline=None,
+        derandomize=effort() <= 1,
+        database=None,
+        print_blob=effort() > 1,
         phases=PHASES,
         suppress_health_check=[HealthCheck.differing_executors],  # classes derive from a suite
     )

@@ -89,7 +89,10 @@ class Mover:
     def _load(self, handle: int, pairs: Pairs) -> None:
         worked = False
         try:
-            worked = not self._closing and all(map(self._load_part, _parts(pairs)))
+            if not self._closing:
+                # All of them, since reading a damaged block removes it, so that it is saved anew.
+                loaded = [self._load_part(part) for part in _parts(pairs)]
+                worked = all(loaded)
         except Exception:
             logger.exception("KV connector '%s': a load failed", self._name)
         finally:
@@ -98,13 +101,11 @@ class Mover:
             self._note_failure()
 
     def _load_part(self, pairs: Pairs) -> bool:
-        found = []
-        for name, _ in pairs:
-            data = self._store.read(name)
-            if data is None:
-                return False
-            found.append(data)
-        self._blocks.write([block for _, block in pairs], found)
+        found = [self._store.read(name) for name, _ in pairs]
+        whole = [data for data in found if data is not None]
+        if len(whole) < len(found):
+            return False
+        self._blocks.write([block for _, block in pairs], whole)
         return True
 
     def _note_failure(self) -> None:

@@ -227,8 +227,8 @@ class HTTPThread(Generic[StateType]):
         if not self._aborting.is_set():
             logger.info(
                 "stopping: waiting up to %g s for %d requests",
-                engine.num_unfinished_requests,
                 timeout_s,
+                engine.num_unfinished_requests,
             )
         drain = asyncio.ensure_future(engine.drain(timeout_s))
         abort = asyncio.ensure_future(self._aborting.wait())
