@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.renaming import Renaming
-from tenonry_worker_torch.residency.source import StoredSlice, read_source
+from tenonry_torch_base.weight_source import StoredSlice, read_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.residency.source import StoredSlice, read_source
+from tenonry_torch_base.weight_source import StoredSlice, read_source
 
 
 def test_a_file_that_is_truncated_after_its_header_was_read_is_named_with_the_tensor(tmp_path):
