@@ -40,7 +40,7 @@ SETTINGS = {
 
 
 class Latencies(msgspec.Struct, frozen=True):
-    """Of one distribution, in steps."""
+    """Latencies of all requests, in steps."""
 
     mean: float
     p50: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -132,29 +132,48 @@ def load_model(  # noqa: PLR0913 - by name
     with progress_only_on_a_terminal():
         chosen = choose_dtype(dtype, found.whole.config, device)
         if parallel.is_alone and found.checkpoint is not None:
-            if not has_blocks(found.checkpoint):
-                kernels = None
+            kernels = kernels if has_blocks(found.checkpoint) else None
             is_kept = stays_stored(found.quantised, device, chosen) and (
                 kernels is not None or keeps_matrices
             )
             if is_kept:
-                postpone(found.whole, found.checkpoint, chosen, device)
-            with reserving_nothing() if is_kept else nullcontext():
-                model = stored_model(
-                    path,
-                    found.whole,
-                    chosen,
-                    found.architecture,
-                    found.checkpoint,
-                    **placed_on(device),
-                )
-            if is_kept:
-                with weights_of(found.architecture, path):
-                    attach_stored(model, found.checkpoint, kernels)
+                model = _with_matrices(path, found, found.checkpoint, chosen, device, kernels)
+            else:
+                model = _whole(path, found, found.checkpoint, chosen, device)
             attach(model, found.checkpoint)
         else:
             model = _part(path, found, chosen, parallel, seed, device)
     return model.to(device).eval().requires_grad_(False)
+
+
+def _whole(
+    path: str,
+    found: CheckpointInfo,
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> PreTrainedModel:
+    """A stored model with all its weights but those that are postponed."""
+    return stored_model(
+        path, found.whole, dtype, found.architecture, checkpoint, **placed_on(device)
+    )
+
+
+def _with_matrices(
+    path: str,
+    found: CheckpointInfo,
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device,
+    kernels: StepKernels | None,
+) -> PreTrainedModel:
+    """A stored model whose quantised matrices stay so."""
+    postpone(found.whole, checkpoint, dtype, device)
+    with reserving_nothing():
+        model = _whole(path, found, checkpoint, dtype, device)
+    with weights_of(found.architecture, path):
+        attach_stored(model, checkpoint, kernels)
+    return model
 
 
 def _part(
