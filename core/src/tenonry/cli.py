@@ -160,9 +160,8 @@ def _summary(target: str) -> str:
         module, name = target.split(":")
         for part in module.split("."):
             spec = PathFinder.find_spec(part, spec and spec.submodule_search_locations)
-        found: Any = re.search(
-            rf"(?ms)^class {name}\b(?:(?!^[^\s)]).)*?^    summary\b[^=\n]*= *(\(.*?^    \)|[^\n]*)",
-            spec.loader.get_source(part),
-        )
-        return str(ast.literal_eval(found[1]))
+        tree: Any = ast.parse(spec.loader.get_source(part))
+        body = next(each.body for each in tree.body if getattr(each, "name", "") == name)
+        found = next(each.value for each in body if ast.unparse(each).startswith("summary"))
+        return str(ast.literal_eval(found))
     return ""

@@ -58,7 +58,9 @@ class FinishedRequestStats(msgspec.Struct, kw_only=True):
 
 
 class IterationStats(msgspec.Struct, kw_only=True):
-    """Statistics of one engine frame in a front end."""
+    """Statistics of an engine's frames in a front end. `num_generation_tokens` includes tokens in flight at an abort or
+    behind a stop string, which are not delivered.
+    """
 
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0

@@ -162,6 +162,30 @@ class TestNumbers:
         assert ended.trace_headers == headers
         assert (ended.start_time, ended.e2e_latency_s) == (1_000_000.0 - 3, 3)
 
+    def test_frames_of_one_flush_are_one_gap_of_each_request(self):
+        front = EnginelessFrontEnd(log_stats=True)
+        front.open("a")
+        front.open("b")
+        front.receive({1: "a", 2: "b"})
+        front.clock.advance(1)
+        front.outputs.absorb(frame({1: "c"}))
+        front.clock.advance(1)
+        front.outputs.absorb(frame({1: "de", 2: "f"}))
+        front.outputs.flush()
+        taken = front.outputs.take_iteration()
+        assert taken.num_generation_tokens == 6
+        assert taken.inter_token_latency_s == [1.0, 2.0]
+
+    def test_tokens_of_a_request_that_was_aborted_are_no_gap(self):
+        front = EnginelessFrontEnd(log_stats=True)
+        front.open("a")
+        front.open("b")
+        front.receive({1: "a", 2: "b"})
+        front.outputs.abort(["a"])
+        front.clock.advance(1)
+        front.receive({1: "c", 2: "d"})
+        assert front.outputs.take_iteration().inter_token_latency_s == [1.0]
+
     def test_tokens_count_for_the_engine_that_made_them(self):
         front = EnginelessFrontEnd(log_stats=True)
         for number, name in enumerate(("a", "b"), 1):

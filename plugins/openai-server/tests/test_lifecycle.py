@@ -222,6 +222,7 @@ def test_nohup_outlives_its_terminal(start):
     process.signal(signal.SIGTERM)
     assert process.end() == 0
     assert "stopping" in process.output
+    assert "waiting up to" not in process.output  # there is no request
 
 
 def test_signal_lets_running_requests_finish_and_refuses_new_ones(start):

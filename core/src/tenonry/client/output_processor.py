@@ -99,13 +99,9 @@ class OutputProcessor:
 
     def abort(self, request_ids: Iterable[str]) -> list[int]:
         """End streams with `abort`; returns the handles that the engine still runs."""
-        now = self._clock()
-        for request_id in request_ids:
-            stream = self._streams.get(request_id)
-            if stream is None:
-                continue
+        for stream in filter(None, map(self._streams.get, request_ids)):
             for completion in stream.completions:
-                self._push_received(completion, now)
+                self._push_received(completion)
                 if completion.finish_reason is None:
                     self._finish(completion, FinishReason.ABORT, None)
             stream.notify()
@@ -123,7 +119,7 @@ class OutputProcessor:
         """End the streams of these handles with `error`; returns their other handles, which engines still run."""
         lost = [self._completions.pop(handle, None) for handle in handles]
         siblings = []
-        for stream in {completion.stream for completion in lost if completion is not None}:
+        for stream in {completion.stream for completion in lost if completion}:
             siblings += [
                 each.handle
                 for each in stream.completions
@@ -138,17 +134,31 @@ class OutputProcessor:
     def absorb(self, outputs: EngineCoreOutputs) -> None:
         """Take in one frame; nothing is visible to callers before `flush`."""
         completions = self._completions
-        touched = self.touched
+        fresh: list[Completion] = []
         handles = outputs.handles.tolist()
         owners = handles
         if len(outputs.offsets):
             owners = np.repeat(outputs.handles, np.diff(outputs.offsets)).tolist()
         for handle, token_id in zip(owners, outputs.token_ids.tolist(), strict=True):
             completion = completions.get(handle)
-            if completion is not None:
+            if completion:
                 if not completion.received_ids:
-                    touched.append(completion)
+                    fresh.append(completion)
                 completion.received_ids.append(token_id)
+        # Once for all completions of a frame.
+        now = self._clock()
+        if self._log_stats and len(outputs.token_ids):
+            iteration = self._iterations[outputs.engine_index]
+            iteration.num_generation_tokens += len(outputs.token_ids)
+            iteration.inter_token_latency_s += [
+                now - each.last_time for each in fresh if each.last_time
+            ]
+            iteration.ttft_s += [
+                now - each.stream.metrics.arrival_time for each in fresh if not each.last_time
+            ]
+        for each in fresh:
+            each.last_time = now
+        self.touched += fresh
         if outputs.logprobs is not None or outputs.prompt_logprobs:
             self._absorb_logprobs(handles, outputs)
         for event in outputs.scheduled:
@@ -164,14 +174,14 @@ class OutputProcessor:
             lines = zip(sampled.token_ids, sampled.logprobs, sampled.rank.tolist(), strict=True)
             for index, line in zip(sampled.row.tolist(), lines, strict=True):
                 completion = self._completions.get(handles[index])
-                if completion is not None:
+                if completion:
                     wanted = completion.stream.request.sampling_params.logprobs
                     completion.received_logprobs += self._logprobs(completion, wanted, [line])
         for handle, part in zip(
             outputs.prompt_logprobs_handles, outputs.prompt_logprobs, strict=True
         ):
             completion = self._completions.get(handle)
-            if completion is not None and completion.index == 0:
+            if completion and completion.index == 0:
                 stream = completion.stream
                 wanted = stream.request.sampling_params.prompt_logprobs
                 lines = zip(part.token_ids, part.logprobs, part.rank.tolist(), strict=True)
@@ -193,7 +203,7 @@ class OutputProcessor:
 
     def _on_scheduled(self, engine_index: int, event: ScheduledOutput) -> None:
         completion = self._completions.get(event.handle)
-        if completion is None:
+        if not completion:
             return
         stream = completion.stream
         stream.engine_index = engine_index
@@ -207,13 +217,13 @@ class OutputProcessor:
 
     def _on_finished(self, finished: FinishedOutput) -> None:
         completion = self._completions.pop(finished.handle, None)
-        if completion is None:
+        if not completion:
             return
         stream = completion.stream
         stream.metrics.num_preemptions += finished.num_preemptions
         stream.pooled = finished.pooled
         stream.kv_transfer_params = finished.kv_transfer_params or stream.kv_transfer_params
-        self._push_received(completion, self._clock())
+        self._push_received(completion)
         if completion.finish_reason is None:
             if finished.reason is FinishReason.ERROR:
                 stream.error = stream.error or EngineGenerateError(
@@ -229,17 +239,16 @@ class OutputProcessor:
 
     def flush(self, most: int = sys.maxsize) -> list[int]:
         """Detokenise and wake callers, for `most` completions; returns handles to abort in the engine."""
-        now = self._clock()
         touched = self.touched[:most]
         self.touched = self.touched[most:]
         for completion in touched:
-            self._push_received(completion, now)
+            self._push_received(completion)
             completion.stream.notify()
         aborts = self._aborts
         self._aborts = []
         return aborts
 
-    def _push_received(self, completion: Completion, now: float) -> None:
+    def _push_received(self, completion: Completion) -> None:
         """Text for the ids that arrived, unless the request has ended; a stop string ends it."""
         ids = completion.received_ids
         if not ids or completion.finish_reason is not None:
@@ -253,10 +262,10 @@ class OutputProcessor:
                 self._io_failed(completion, "push", error)
                 return
             if detokenizer.stop_reason is not None:
-                self._count(completion, ids[: detokenizer.consumed], now)
+                self._count(completion, ids[: detokenizer.consumed])
                 self._finish(completion, FinishReason.STOP, detokenizer.stop_reason)
                 return
-        self._count(completion, ids, now)
+        self._count(completion, ids)
 
     def _io_failed(self, completion: Completion, call: str, error: BaseException) -> None:
         """The IO processor raised: this request ends, here and in the engine."""
@@ -267,27 +276,19 @@ class OutputProcessor:
             self._finish(completion, FinishReason.ERROR, None)
             stream.notify()
 
-    def _count(self, completion: Completion, ids: list[int], now: float) -> None:
+    def _count(self, completion: Completion, ids: list[int]) -> None:
         completion.pending_ids += ids
         completion.delivered_ids.fromlist(ids)
         if completion.received_logprobs:
-            received = completion.received_logprobs[: len(ids)]
-            completion.pending_logprobs = (completion.pending_logprobs or []) + received
+            completion.pending_logprobs = completion.pending_logprobs or []
+            completion.pending_logprobs += completion.received_logprobs[: len(ids)]
             completion.received_logprobs = []
         stream = completion.stream
-        if self._log_stats:
-            iteration = self._iterations[stream.engine_index]
-            iteration.num_generation_tokens += len(ids)
-            if not completion.num_generated:
-                iteration.ttft_s.append(now - stream.metrics.arrival_time)
-            else:
-                iteration.inter_token_latency_s.append(now - completion.last_time)
-        if stream.metrics.first_token_time == 0.0:
-            stream.metrics.first_token_time = now
+        if not stream.metrics.first_token_time:
+            stream.metrics.first_token_time = completion.last_time
         if not completion.num_generated or len(completion.pending_ids) >= self._stream_interval:
             stream.ready[completion.index] = completion
         completion.num_generated += len(ids)
-        completion.last_time = now
 
     def _finish(
         self, completion: Completion, reason: FinishReason, stop_reason: int | str | None
@@ -298,11 +299,8 @@ class OutputProcessor:
             try:
                 completion.pending_text += completion.detokenizer.finish()
             except BaseException as error:  # noqa: BLE001 - it fails this request, and is named
-                reason = FinishReason.ERROR
-                stop_reason = None
-                stream.error = stream.error or io_fault(
-                    self._io, stream.request_id, "finish", error
-                )
+                self._io_failed(completion, "finish", error)
+                return
         completion.finish_reason = str(reason)
         completion.stop_reason = stop_reason
         if self._completions.pop(completion.handle, None) is not None:
@@ -342,7 +340,7 @@ def _logprob_entry(
     ids = token_ids[: wanted + 1].tolist()
     values = logprobs[: wanted + 1].tolist()
     texts = [None] * len(ids) if io is None else io.token_texts(ids)
-    entry = {ids[0]: Logprob(values[0], rank, texts[0])}
-    for place in range(1, len(ids)):
-        entry.setdefault(ids[place], Logprob(values[place], place, texts[place]))
+    entry: dict[int, Logprob] = {}
+    for place, (token_id, value, text) in enumerate(zip(ids, values, texts, strict=True)):
+        entry.setdefault(token_id, Logprob(value, place or rank, text))
     return entry

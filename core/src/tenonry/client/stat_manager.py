@@ -130,7 +130,7 @@ class Observer:
         self.entry = entry
         self.logger = stat_logger
         self.dropped = 0
-        self._queue: queue.Queue[Callable[[], object]] = queue.Queue(QUEUE_SIZE)
+        self._queue: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self.thread: threading.Thread | None = None
         self._errors = 0
         self._call = ""
@@ -145,19 +145,16 @@ class Observer:
 
     def submit(self, method: str, *args: Any) -> None:
         """Queue a call; dropped and counted if the queue is full, and logged the first time."""
-        try:
-            self._queue.put_nowait(partial(self.call, method, *args))
-        except queue.Full:
+        if self._queue.qsize() < QUEUE_SIZE:
+            self._queue.put(partial(self.call, method, *args))
+        else:
             if not self.dropped:
                 logger.warning("%s is too slow; records were dropped", self.entry.label())
             self.dropped += 1
 
     def after(self, function: Callable[[], object]) -> None:
-        """Call `function` once the logger has taken what was submitted so far, or now if the queue is full."""
-        try:
-            self._queue.put_nowait(function)
-        except queue.Full:
-            function()
+        """Call `function` once the logger has taken what was submitted so far."""
+        self._queue.put(function)
 
     def _run(self) -> None:
         due = self._next_log()

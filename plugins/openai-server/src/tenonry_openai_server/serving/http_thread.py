@@ -224,12 +224,11 @@ class HTTPThread(Generic[StateType]):
     async def _drain(self, engine: Any) -> int:
         """Finish running requests within `shutdown_timeout`; abort the rest. New requests are rejected already."""
         timeout_s = self.state.config.shutdown_timeout
-        if not self._aborting.is_set():
-            logger.info(
-                "stopping: waiting up to %g s for %d requests",
-                timeout_s,
-                engine.num_unfinished_requests,
-            )
+        left = engine.num_unfinished_requests
+        if not left:
+            logger.info("stopping")
+        elif not self._aborting.is_set():
+            logger.info("stopping: waiting up to %g s for %d requests", timeout_s, left)
         drain = asyncio.ensure_future(engine.drain(timeout_s))
         abort = asyncio.ensure_future(self._aborting.wait())
         await asyncio.wait({drain, abort}, return_when=asyncio.FIRST_COMPLETED)
