@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import importlib
+import json
 import pkgutil
 import sys
 from pathlib import Path
@@ -113,3 +114,14 @@ def test_drawings_of_the_tutorial_are_those_of_its_scheduler():
 
     for path, text in files().items():
         assert path.read_text(encoding="utf-8") == text, path.name
+
+
+def test_the_view_of_top_is_that_of_its_figures():
+    """Else: python docs/drawings/top.py, after other figures with --record."""
+    from top import DRAWING, FIGURES, draw
+
+    from tenonry_author_tools.samples import summary
+
+    found = json.loads(FIGURES.read_text(encoding="utf-8"))
+    assert found.keys() == summary([], [], 1.0).keys()
+    assert DRAWING.read_text(encoding="utf-8") == draw(found)
