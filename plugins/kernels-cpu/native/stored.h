@@ -54,11 +54,15 @@ INLINE void six_bits(const uint8_t *block, parts_of_block *to) {
     }
 }
 
+/* Of the kinds of 32 inputs. */
+INLINE void take_scales(int kind, const uint8_t *block, parts_of_block *to) {
+    to->scales[0] = half_at(block);
+    if (kind == Q4_1 || kind == Q5_1) to->minimums[0] = half_at(block + 2);
+}
+
 INLINE void take_apart(int kind, const uint8_t *block, parts_of_block *to) {
     uint8_t *values = to->values;
-    if (kind < Q4_K) to->scales[0] = half_at(block);
-    if (kind == Q4_1 || kind == Q5_1) to->minimums[0] = half_at(block + 2);
-    if (kind == Q4_0 || kind == Q4_1) nibbles(block + (kind == Q4_0 ? 2 : 4), 16, values);
+    if (kind < Q4_K) take_scales(kind, block, to);
     if (kind == Q5_0 || kind == Q5_1) {
         int begin = kind == Q5_0 ? 2 : 4;
         nibbles(block + begin + 4, 16, values);
@@ -88,6 +92,18 @@ typedef struct {
     int64_t is_odd; /* of all chunks: whether a scale or a minimum is not finite */
 } stored_job;
 
+/* Values of 4 bits of a block of 32 inputs, into four lines. */
+INLINE void put_nibbles(const uint8_t *octets, uint8_t *lines) {
+    uint32_t quads[4];
+    __builtin_memcpy(quads, octets, 16);
+    for (int half = 0; half < 2; half++) {
+        uint32_t low = (quads[2 * half] & 0x0f0f0f0f) | (quads[2 * half + 1] & 0x0f0f0f0f) << 4;
+        uint32_t high = (quads[2 * half] >> 4 & 0x0f0f0f0f) | (quads[2 * half + 1] & 0xf0f0f0f0);
+        __builtin_memcpy(lines + half * LINE, &low, 4);
+        __builtin_memcpy(lines + (2 + half) * LINE, &high, 4);
+    }
+}
+
 /* One row of the file into its place in a block of the layout. */
 INLINE int put_row(const stored_job *job, int kind, int64_t row) {
     const blocked *w = job->weight;
@@ -101,7 +117,12 @@ INLINE int put_row(const stored_job *job, int kind, int64_t row) {
     int is_odd = 0;
     for (int64_t b = 0; b < count; b++, from += kinds[kind].bytes) {
         parts_of_block parts;
-        take_apart(kind, from, &parts);
+        int is_whole = kind == Q4_0 || kind == Q4_1; /* bytes need no change of values */
+        if (is_whole) {
+            take_scales(kind, from, &parts);
+        } else {
+            take_apart(kind, from, &parts);
+        }
         for (int g = 0; g < groups; g++) {
             int64_t to = first + (b * groups + g) * BLOCK;
             float odd = parts.scales[g] * 0.0f;
@@ -114,6 +135,11 @@ INLINE int put_row(const stored_job *job, int kind, int64_t row) {
                 ((float *)w->scales)[to] = parts.scales[g];
                 if (has_minimum) ((float *)w->minimums)[to] = parts.minimums[g];
             }
+        }
+        if (is_whole) {
+            put_nibbles(from + (kind == Q4_0 ? 2 : 4), lines);
+            lines += 4 * LINE;
+            continue;
         }
         for (int i = 0; i < inputs; i++) parts.values[i] += above;
         for (int i = 0; i < inputs; i += inputs_of_line(w), lines += LINE) {
@@ -172,17 +198,21 @@ typedef struct {
 
 #define ROWS_OF_CHUNK 16
 
-#define ADJACENT 16 /* inputs: as many as groups are made of */
+#define FEWEST_OF_GROUP 16 /* inputs: groups are multiples */
 
-/* Values from input `i` on, which begins a line, of a row whose bytes begin at `lines`. */
-INLINE void values_at(const uint8_t *lines, int parts, int64_t i, uint8_t *values) {
-    for (int e = 0; e < ADJACENT; e += 4 * parts) {
-        uint32_t octets, low;
-        __builtin_memcpy(&octets, lines + (i + e) / (4 * parts) * LINE, 4);
-        low = parts == 2 ? octets & 0x0f0f0f0f : octets;
-        __builtin_memcpy(values + e, &low, 4);
-        octets = octets >> 4 & 0x0f0f0f0f;
-        if (parts == 2) __builtin_memcpy(values + e + 4, &octets, 4);
+/* Values of a row whose bytes begin at `lines`, to the end of its last line. */
+INLINE void values_of(const blocked *w, const uint8_t *lines, uint8_t *values) {
+    int64_t count = lines_of(w);
+    if (w->bits == 8) {
+        for (int64_t l = 0; l < count; l++) __builtin_memcpy(values + 4 * l, lines + l * LINE, 4);
+        return;
+    }
+    for (int64_t l = 0; l < count; l++) {
+        uint32_t octets, halves[2];
+        __builtin_memcpy(&octets, lines + l * LINE, 4);
+        halves[0] = octets & 0x0f0f0f0f;
+        halves[1] = octets >> 4 & 0x0f0f0f0f;
+        __builtin_memcpy(values + 8 * l, halves, 8);
     }
 }
 
@@ -193,8 +223,8 @@ INLINE void numbers_of(const blocked *w, int64_t row, float *out) {
         return;
     }
     int64_t place = row % BLOCK, block = row / BLOCK, width = w->inputs / w->groups;
-    const uint8_t *lines = (const uint8_t *)w->weight + block * lines_of(w) * LINE + 4 * place;
-    int parts = 8 / (int)w->bits;
+    uint8_t values[lines_of(w) * inputs_of_line(w)];
+    values_of(w, (const uint8_t *)w->weight + block * lines_of(w) * LINE + 4 * place, values);
     for (int64_t g = 0; g < w->groups; g++) {
         int64_t at_group = (block * w->groups + g) * BLOCK + place;
         float scale = scale_at(w, w->scales, at_group), minimum = 0.0f;
@@ -202,15 +232,9 @@ INLINE void numbers_of(const blocked *w, int64_t row, float *out) {
         if (w->zeros) zero = scale_at(w, w->zeros, at_group);
         if (w->minimums) minimum = scale_at(w, w->minimums, at_group);
         int64_t end = (g + 1) * width, i = g * width;
-        for (; i + ADJACENT <= end; i += ADJACENT) {
-            uint8_t values[ADJACENT];
-            values_at(lines, parts, i, values);
-            for (int e = 0; e < ADJACENT; e++) out[i + e] = ((float)values[e] - zero) * scale + minimum;
-        }
-        for (; i < end; i++) {
-            int octet = lines[i / (4 * parts) * LINE + i % 4], shift = parts == 2 && i / 4 % 2 ? 4 : 0;
-            out[i] = ((float)(octet >> shift & (parts == 2 ? 15 : 255)) - zero) * scale + minimum;
-        }
+        for (; i + FEWEST_OF_GROUP <= end; i += FEWEST_OF_GROUP)
+            for (int e = 0; e < FEWEST_OF_GROUP; e++) out[i + e] = ((float)values[i + e] - zero) * scale + minimum;
+        for (; i < end; i++) out[i] = ((float)values[i] - zero) * scale + minimum;
     }
 }
 

@@ -13,7 +13,7 @@ from tenonry.errors import ModelError
 from tenonry_hf_hub import read_gguf_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
     from tenonry_hf_hub import GgufTensor
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 GGUF = ".gguf"
 PIECE_ELEMENTS = 1 << 20  # elements that a thread dequantises together
 MAX_THREADS = 8
+FLOATS: dict[str, type[np.floating]] = {"F32": np.float32, "F16": np.float16}  # need no library
 
 
 def gguf_slices(
@@ -69,11 +70,9 @@ def dequantised(tensor: GgufTensor) -> np.ndarray:
     data = _read(tensor).reshape(rows, -1)
     found = np.empty((rows, _columns(tensor)), np.float32)
     per_piece = max(PIECE_ELEMENTS // max(found.shape[1], 1), 1)
-    with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as threads:
-        begins = range(0, rows, per_piece)
-        pieces = [(data[at : at + per_piece], found[at : at + per_piece]) for at in begins]
-        are_finite = list(threads.map(lambda piece: _fill(tensor.kind, *piece), pieces))
-    if not all(are_finite):
+    begins = range(0, rows, per_piece)
+    pieces = [(data[at : at + per_piece], found[at : at + per_piece]) for at in begins]
+    if not all(_filled(tensor.kind, pieces)):
         raise ModelError(
             f"{tensor.file.resolve()}: tensor {tensor.stored_name} holds numbers that are not finite; download the "
             "file again"
@@ -85,13 +84,27 @@ def _columns(tensor: GgufTensor) -> int:
     return int(np.prod(tensor.shape[1:])) if len(tensor.shape) > 1 else tensor.shape[0]
 
 
+def _filled(kind: str, pieces: list[tuple[np.ndarray, np.ndarray]]) -> Iterable[bool]:
+    """Dequantise pieces of rows; returns for each whether all numbers are finite."""
+    if len(pieces) == 1:
+        return [_fill(kind, *pieces[0])]
+    with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as threads:
+        return list(threads.map(lambda piece: _fill(kind, *piece), pieces))
+
+
 def _fill(kind: str, data: np.ndarray, found: np.ndarray) -> bool:
-    """Dequantise some rows; whether all numbers are finite."""
+    """Dequantise some rows; returns True if all numbers are finite."""
+    with np.errstate(all="ignore"):  # scales that are no numbers are looked for below
+        found[:] = _numbers(kind, data)
+    return bool(np.isfinite(found).all())
+
+
+def _numbers(kind: str, data: np.ndarray) -> np.ndarray:
+    if kind in FLOATS:
+        return data.view(FLOATS[kind])
     from gguf import GGMLQuantizationType, dequantize
 
-    with np.errstate(all="ignore"):  # scales that are no numbers are looked for below
-        found[:] = dequantize(data, GGMLQuantizationType[kind])
-    return bool(np.isfinite(found).all())
+    return dequantize(data, GGMLQuantizationType[kind])
 
 
 def _read(tensor: GgufTensor) -> np.ndarray:

@@ -20,13 +20,17 @@ OUTSIDE = Path(__file__).parent / "outside"
 PROBE = "import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))"
 
 
-# As the worker imports them: without what serving does not use.
+# What an engine on a CPU imports for every model, as the worker does: without what serving does not use.
 OUR_IMPORTS = """
-import tenonry.client.llm
+import tenonry.client.llm, tenonry.client.call_sets, tenonry.engine.build
+import tenonry_executor_uniproc.executor, tenonry_io_text.loading, tenonry_scheduler_batching.scheduler, tokenizers
 from tenonry_torch_base.imports import importing
 with importing():
-    import torch, transformers.modeling_utils
+    import torch, transformers.masking_utils, transformers.modeling_layers
     import tenonry_worker_torch.loader, tenonry_worker_torch.start_runner
+    import tenonry_kernels_cpu.kernels, tenonry_worker_torch_cpu.attention.cpu
+    import tenonry_worker_torch_cpu.passes.kernels, tenonry_worker_torch_cpu.passes.packing
+    import tenonry_grammar_llguidance.backend
 """
 
 

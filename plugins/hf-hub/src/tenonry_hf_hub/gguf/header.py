@@ -180,17 +180,20 @@ class _Reader:
         return Count(count)
 
     def skip_strings(self, count: int, what: str) -> None:
-        """As many calls of `string`, for vocabularies."""
-        ends = len(self.data) - LENGTH.size
+        """As many calls of `string`, for vocabularies: in local variables, since there are 100 000."""
+        data, at, unpack = self.data, self.at, LENGTH.unpack_from
+        there = len(data)
         for _ in range(count):
-            if self.at > ends:
-                self.expect(1, LENGTH.size, what)
-            (length,) = LENGTH.unpack_from(self.data, self.at)
-            self.at += LENGTH.size
-            if self.at + length > len(self.data):
-                self.expect(length, 1, what)
-            self.at += length
-            ends = len(self.data) - LENGTH.size
+            end = at + LENGTH.size
+            if end <= there:
+                end += unpack(data, at)[0]
+            if end > there:
+                self.at = at
+                self.string(what)
+                data, end = self.data, self.at
+                there = len(data)
+            at = end
+        self.at = at
 
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         """A row of the table: name, shape, type and offset."""

@@ -1,7 +1,8 @@
 """Kernels of linear layers over quantised matrices, instead of those of a quantisation. Worker process.
 
 A kernel serves any number of rows, so nothing is stored twice: the layer of the quantisation itself is made for a trial
-only, of some outputs, once for each kind of matrix.
+only, of some outputs, once for each kind of matrix. A matrix that is in the kernel's layout already is compared with
+its floats.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn import functional
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.few_bits import FewBitsWeight, few_bits_weight, matrix_of
@@ -20,6 +22,8 @@ from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser, listed
 from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
     from tenonry_torch_base.quantisations import Quantisation, QuantisedWeight
@@ -112,14 +116,20 @@ class FewBitsKernels:
         sample = _sample(weight, size)
         start = None if bias is None else bias[:size]
         made = self._made(sample, start)
-        own = self.quantisation.linear(matrix_of(sample), start, self.dtype)
+        own: Callable[[torch.Tensor], torch.Tensor] | None
+        if is_stored:
+            own = _in_floats(sample, start, self.dtype)
+        else:
+            own = self.quantisation.linear(matrix_of(sample), start, self.dtype)
         if made is None or own is None:
             return False
         is_timed = self._chooser.is_timed and not is_stored
         trial = self._chooser.rows_trial(partial(self._candidates, own, made), is_timed=is_timed)
         return any(trial() for _ in range(TRIES))
 
-    def _candidates(self, own: QuantisedLinear, made: FewBitsLayer, count: int) -> Candidates:
+    def _candidates(
+        self, own: Callable[[torch.Tensor], torch.Tensor], made: FewBitsLayer, count: int
+    ) -> Candidates:
         x = torch.randn(count, made.weight.inputs).to(self.dtype)
         return Candidates(lambda: (own(x),), lambda: (made(x),), self.quantisation.tolerance)
 
@@ -130,6 +140,15 @@ def _sample(weight: Stored, size: int) -> Stored:
         return weight.rows(0, min(size, weight.outputs))
     zeros = None if weight.zeros is None else weight.zeros[:size]
     return replace(weight, values=weight.values[:size], scales=weight.scales[:size], zeros=zeros)
+
+
+def _in_floats(
+    weight: Stored, bias: torch.Tensor | None, dtype: torch.dtype
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The layer of these outputs, computed in float32."""
+    numbers = matrix_of(weight).dequantised()
+    offset = None if bias is None else bias.float()
+    return lambda x: functional.linear(x.float(), numbers, offset).to(dtype)
 
 
 class WithoutKernels:

@@ -65,11 +65,13 @@ class Budget:
         return KERNEL_TOKENS if most == COUNTS[-1] else most
 
     def is_better(self, candidates_for: Callable[[], Candidates], *, is_timed: bool) -> bool:
-        """Return True if a kernel, for one number of rows or for any, is correct and, if timed, faster."""
+        """Return True if a kernel, for one number of rows or for any, is correct and, if timed, takes less than `PAR`
+        times the time of our operations.
+        """
         begin = time.thread_time()
         with seeded(0), torch.inference_mode():
             candidates = candidates_for()
-            verdict = _compared(candidates, is_timed and candidates.is_timed, 1.0)
+            verdict = _compared(candidates, is_timed and candidates.is_timed, PAR)
         self.left_s -= time.thread_time() - begin
         return bool(verdict)
 

@@ -86,7 +86,7 @@ class PartedLinear:
         self.sources = sources
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        made = [functional.linear(x, numbers_of(part), part.bias) for part in self.sources]
+        made = [part.forward(x) for part in self.sources]  # without hooks
         return torch.cat(made, 1) if len(made) > 1 else made[0]
 
     def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -180,11 +180,6 @@ def output_of(module: nn.Linear) -> Linear:
         piece = DenseLinear(module.weight.detach(), None, (module,))
         return SummedLinear(piece, detached_bias(module), module.group)
     return PartedLinear([module]) if isinstance(module, StoredLinear) else merge([module])
-
-
-def numbers_of(module: nn.Linear) -> torch.Tensor:
-    """The module's weight as floats."""
-    return module.numbers() if isinstance(module, StoredLinear) else module.weight
 
 
 def side_by_side(modules: Sequence[nn.Linear]) -> Linear:

@@ -35,17 +35,33 @@ if TYPE_CHECKING:
     Rows = Callable[[torch.Tensor | None], torch.Tensor]
 
 
+PIECE = 1 << 20  # numbers of a weight that exist at a time, in float32
+
+
 class StoredLinear(nn.Linear):
-    """`stored`: None once the layer has lost its weight, or got it as floats."""
+    """`stored`: None once the layer has lost its weight, or got it as floats. `floats`: its rows in float32, with which
+    it is multiplied piece by piece where that costs no precision; torch would compile a product in 16 bits for each
+    shape, and hold it.
+    """
 
     stored: FewBitsWeight | QuantisedWeight | None
     rows: Rows | None
+    floats: Rows | None
 
     def reset_parameters(self) -> None:
         """Draw nothing: the parameters are those of the layer that this one replaces."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x, self.numbers(), self.bias)
+        if self.floats is None:
+            return functional.linear(x, self.numbers(), self.bias)
+        inputs = x.float()
+        made = x.new_empty(*x.shape[:-1], self.out_features)
+        step = max(PIECE // self.in_features, 1)
+        for begin in range(0, self.out_features, step):
+            end = min(begin + step, self.out_features)
+            product = functional.linear(inputs, self.floats(torch.arange(begin, end)))
+            made[..., begin:end] = product if self.bias is None else product + self.bias[begin:end]
+        return made
 
     def numbers(self) -> torch.Tensor:
         """The weight [out, in]."""
@@ -59,7 +75,7 @@ class StoredLinear(nn.Linear):
 
     def drop(self) -> None:
         """Release the stored weight, which is held elsewhere from now on."""
-        self.stored = self.rows = None
+        self.stored = self.rows = self.floats = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
         """A plain layer with copies of the parameters: whoever copies a layer gives it other weights."""
@@ -152,19 +168,22 @@ def attach_stored(
         stored: FewBitsWeight | QuantisedWeight | None
         if kernels is None:
             stored = matrix.weight().to(model.device)
-            rows = DequantisedRows(stored, model.dtype)
+            rows, floats = DequantisedRows(stored, model.dtype), None
         else:
             blocks = matrix.blocks()
             stored = None if blocks is None else _laid_out(key, blocks, checkpoint, kernels)
-            rows = None if stored is None else kernels.make(FewBitsRowsParts(stored, model.dtype))
-        if stored is None or isinstance(rows, Refusal):
+            rows, floats = (
+                None if stored is None else kernels.make(FewBitsRowsParts(stored, dtype))
+                for dtype in (model.dtype, torch.float32)
+            )
+        if stored is None or isinstance(rows, Refusal) or isinstance(floats, Refusal):
             matrices.read[key] = whole = matrix.weight()  # for `attach`
             weight = nn.Parameter(whole.dequantised(model.dtype), requires_grad=False)
             for name in names:
                 model.get_submodule(name).weight = weight
         else:
             for name in names:
-                model.set_submodule(name, _stored(model.get_submodule(name), stored, rows))
+                model.set_submodule(name, _stored(model.get_submodule(name), stored, rows, floats))
     matrices.unread.clear()
 
 
@@ -179,13 +198,16 @@ def _laid_out(
         ) from None
 
 
-def _stored(module: nn.Module, weight: FewBitsWeight | QuantisedWeight, rows: Rows) -> nn.Module:
+def _stored(
+    module: nn.Module, weight: FewBitsWeight | QuantisedWeight, rows: Rows, floats: Rows | None
+) -> nn.Module:
     made: StoredLinear | StoredEmbedding
     with torch.device("meta"):
         if isinstance(module, nn.Linear):
             made = StoredLinear(module.in_features, module.out_features, module.bias is not None)
             made.bias = module.bias
             made.stored = weight
+            made.floats = floats
         elif isinstance(module, nn.Embedding):
             made = StoredEmbedding(
                 module.num_embeddings, module.embedding_dim, padding_idx=module.padding_idx
