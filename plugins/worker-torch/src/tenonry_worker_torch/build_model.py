@@ -23,6 +23,7 @@ from tenonry_worker_torch.loading.packed_run import PackedRun
 from tenonry_worker_torch.loading.probe import ProbeResult, blaming, named_failure, probe
 from tenonry_worker_torch.loading.prompts import prompt_lengths
 from tenonry_worker_torch.loading.rotary_lengths import follow_lengths
+from tenonry_worker_torch.loading.stored import without_compiled_products
 from tenonry_worker_torch.model_checks import ModelChecks
 from tenonry_worker_torch.passes.model_pass import PassFacts
 from tenonry_worker_torch.passes.optimise import optimise
@@ -71,7 +72,8 @@ def build(module: PreTrainedModel, plan: BuildPlan) -> LoadedModel:
     # Other stages do not know about the damage, and compute with this one until the checks end.
     with named_failure(module, plan.parallel.tensor.size), blaming(damage):
         if plan.fuse or not plan.skip_check:
-            checks.prepare(may_be_lean=plan.fuse)
+            with without_compiled_products(module):
+                checks.prepare(may_be_lean=plan.fuse)
         if plan.fuse:
             _make_fast(model, checks, plan, seats)
         elif plan.quantisation is not None and plan.quantisation.config is None:
@@ -89,7 +91,11 @@ def _probed(module: PreTrainedModel, plan: BuildPlan) -> tuple[ProbeResult, NotF
     parallel = plan.parallel
     vocab_size = int(module.config.get_text_config().vocab_size)
     watched = None if plan.adapters is None else module
-    with named_failure(module, parallel.tensor.size), calls_of(watched) as calls:
+    with (
+        named_failure(module, parallel.tensor.size),
+        calls_of(watched) as calls,
+        without_compiled_products(module),
+    ):
         found = probe(module, vocab_size, parallel, plan.max_model_len)
         damage = found.damage(module, only_warns=plan.skip_check)
     if damage is not None and parallel.link.num_stages == 1:

@@ -15,8 +15,8 @@ from tenonry_hf_hub.gguf import folder_of
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_testkit import gguf_files
 from tenonry_worker_torch.fuse.linear import merge, take_weight
-from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.loading import stored
+from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.loading.stored import StoredEmbedding, StoredLinear, all_to_floats
 
 CPU = torch.device("cpu")

@@ -8,6 +8,7 @@ code computes with numbers that are dequantised for each call, so the floats of 
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,7 @@ from tenonry_torch_base.settings import torch_settings
 from tenonry_torch_base.step_kernels import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from transformers import PreTrainedModel
 
@@ -84,6 +85,20 @@ class StoredLinear(nn.Linear):
         made.weight = copy.deepcopy(self.weight, memo)
         made.bias = copy.deepcopy(self.bias, memo)
         return made.train(self.training)
+
+
+@contextmanager
+def without_compiled_products(model: nn.Module) -> Iterator[None]:
+    """Context of the model's own code: where its matrices are multiplied in float32, those of attention are not worth
+    the code that oneDNN compiles for each of their shapes, and holds.
+    """
+    before = torch.backends.mkldnn.enabled
+    if any(isinstance(part, StoredLinear) and part.floats is not None for part in model.modules()):
+        torch.backends.mkldnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
 
 
 class StoredEmbedding(nn.Embedding):
