@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from tenonry.request import Request
 from tenonry_scheduler_batching.policy import AdmissionState, SchedulingPolicy
@@ -30,12 +31,12 @@ class OneByOneScheduler(StaticScheduler):
 class CarefulScheduler(StaticScheduler):
     """Relies on each answer of the step: what ran is not run again, and what is refused has changed nothing.
 
-    Decodes run together, prompts by themselves, every second one in halves.
+    Decodes run together in every second step; what is left runs by itself, prompts of every second request in halves.
     """
 
     def choose(self, step: StepBuilder) -> None:
         self._look_at_rows(step)
-        num_ran = self._run_decodes(step)
+        num_ran = self._run_decodes(step) if self.rows.step % 2 else 0
         num_ran += self._run_prompts(step)
         if not num_ran:
             num_ran += step.run_ready()
@@ -97,14 +98,16 @@ class CarefulScheduler(StaticScheduler):
         lifecycle, context = self.lifecycle, self.context
         parts = (lifecycle.encoder, lifecycle.adapters, context.kv_connector)
         has_grammar = request.source.sampling_params.structured_output is not None
-        if any(part is not None for part in parts) or has_grammar or _wants_prompt(request):
+        if any(part is not None for part in parts) or has_grammar:
             return False
         if self.blocks.takes_snapshots or step.full:
             return False
+        if _wants_prompt(request) and step.prompt_logprob_tokens_left <= 0:
+            return False
         num_blocks = -(-request.num_tokens // context.kv_cache.block_size)
         num_needed = num_blocks * len(context.kv_cache.groups)
-        has_room = step.free_rows > 0 and step.free_blocks >= num_needed
-        return has_room and request.row < 0 and request.num_tokens <= step.tokens_left
+        has_room = step.free_rows > 0 and step.free_blocks >= num_needed and step.tokens_left > 0
+        return has_room and (self.chunked_prefill or request.num_tokens <= step.tokens_left)
 
     def _start(self, step: StepBuilder) -> int:
         num_started = 0
@@ -112,6 +115,7 @@ class CarefulScheduler(StaticScheduler):
         for request in step.waiting:
             if was_full or (step.prompt_logprob_tokens_left <= 0 and _wants_prompt(request)):
                 break
+            self._expect(request.row < 0, "a request that waits has a row")
             self._refused(step, request)
             free = step.free_rows
             fits = self._fits(step, request)
@@ -146,11 +150,21 @@ class AdmittingPolicy(SchedulingPolicy):
 
     starvation_free = False
 
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        self._num_admitted = 0
+
     def order(self, request: Request) -> Any:
         return (request.priority, request.arrival)
 
     def admit(self, request: Request, state: AdmissionState) -> bool:
-        return not state.num_running or (state.free_blocks > 2 and state.tokens_left > 1)
+        if state.tokens_left < 1 or state.num_running < 0 or state.free_blocks < 0:
+            raise AssertionError(f"nothing can start, yet a request is to be admitted: {state}")
+        is_admitted = not state.num_running or (state.free_blocks > 2 and state.tokens_left > 1)
+        self._num_admitted += is_admitted
+        return is_admitted
 
     def victim(self, running: list[Request]) -> Request:
+        if not 2 <= len(running) <= self._num_admitted:
+            raise AssertionError(f"{len(running)} run, {self._num_admitted} were admitted")
         return max(running, key=self.order)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase
 
-from tenonry.errors import ContractViolation, RequestError
+from tenonry.errors import ContractViolation, PluginError, RequestError
 from tenonry.messages import EngineCoreOutputs
 from tenonry.request import RequestStatus
 from tenonry.sampling_params import SamplingParams
@@ -699,6 +699,76 @@ class MovesStates(Honest):
     def __init__(self, context):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tenonry_kvcache.manager.check_movable", lambda kinds: None)
+            super().__init__(context)
+
+
+class TakesAnyAnswer(ReferenceScheduler):
+    """A result without a row's token counts as a result without tokens."""
+
+    caught_by = "test_results_that_do_not_fit_are_rejected"
+
+    def update_from_output(self, output, result):
+        try:
+            return super().update_from_output(output, result)
+        except PluginError:
+            return {}
+
+
+class LosesPooledResults(ReferenceScheduler):
+    caught_by = "test_pooled_results_go_to_their_requests"
+
+    def update_from_output(self, output, result):
+        result.pooled = dict(list(result.pooled.items())[:1])
+        return super().update_from_output(output, result)
+
+
+class RemembersItsRequests(ReferenceScheduler):
+    """For a statistic that grows with every request."""
+
+    caught_by = "test_ended_requests_leave_nothing_behind"
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.starts = {}
+
+    def started(self, request, row, num_computed, now):
+        self.starts[request.handle] = now
+
+
+class LetsAnyNumberPass(ReferenceScheduler):
+    """A request that waits for its adapter starts when no other one comes any more."""
+
+    caught_by = "test_few_pass_a_request_that_waits"
+
+    def __init__(self, context):
+        super().__init__(context)
+        if self.lifecycle.adapters is not None:
+            self.lifecycle.adapters = AdapterLimit(context.config.max_loras, 10**9)
+
+
+class SharesTheLastRowLate(Honest):
+    """Of the rows of a step, the last one offers its blocks when it ends."""
+
+    caught_by = "test_a_repeated_prompt_is_found"
+
+    class blocks_class(KVCacheManager):
+        def register(self, rows, num_known):
+            most = max(1, len(rows) - 1)
+            super().register(rows[:most], num_known[:most])
+
+
+class HidesOutputFromConnectors(Honest):
+    """A KV connector gets the blocks of prompts only."""
+
+    caught_by = "test_loads_add_up"
+
+    class OfPrompts(Transfers):
+        def finished(self, request, blocks):
+            return super().finished(request, blocks[:1])
+
+    def __init__(self, context):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tenonry_kvcache.manager.Transfers", self.OfPrompts)
             super().__init__(context)
 
 

@@ -77,6 +77,10 @@ class Scheduler(Plugin[SchedulerContext], ABC):
       blocks stay aside until it ends.
     - Counters of `make_stats` add up to what happened: steps, preemptions, cached tokens of each request's first
       start, loads, and the drafts of results.
+    - `update_from_output` raises PluginError for a result that does not fit its step: rows that are missing, not asked
+      or named twice, or another number of tokens. A request ends with what the worker pooled in its last step.
+    - A request that has ended leaves nothing behind: neither it nor its handle is referred to any more.
+    - A KV connector gets all full blocks of a request that ended by itself, unless a reset or failed row dropped them.
     - The same calls and the same clock give the same decisions.
 
     Exceptions end the engine and name the plugin; `add_request` may reject one request with RequestError.

@@ -76,12 +76,12 @@ class SchedulerHarness:
         model = TokenModel(self.spec.vocab_size, self.spec.seed, self.spec.windows)
         self.oracle: Oracle = oracle or model
         self.guard = guard
+        self.ledger = Ledger()
         self.connector = connectors[0] if connectors else None
         self.transfer_log: TransferLog | None = None
         if connectors:
-            self.transfer_log = TransferLog(
-                connectors, model, self.spec.block_size, self._blocks_of_rows
-            )
+            sources = self._blocks_of_rows, self.ledger.all_tokens
+            self.transfer_log = TransferLog(connectors, model, self.spec.block_size, *sources)
         self.worker: StepRunner = worker or ready_fake_worker(
             self.spec, connectors[1] if connectors else None
         )
@@ -89,7 +89,6 @@ class SchedulerHarness:
         with self.guard():
             self.scheduler = build(context)
         self.validator = StepValidator(self.scheduler.context)
-        self.ledger = Ledger()
         self.step_checker = StepChecker(self.spec, self.kv_cache, self.ledger)
         self.state_checker = StateChecker(
             self.scheduler, self.ledger, self.step_checker, self.spec.max_num_seqs
@@ -258,10 +257,6 @@ class SchedulerHarness:
         self.fake_worker.fail_handles[entry.handle] = code
 
     @property
-    def _has_fake_worker(self) -> bool:
-        return isinstance(self.worker, FakeWorker)
-
-    @property
     def fake_worker(self) -> FakeWorker:
         if not isinstance(self.worker, FakeWorker):
             raise TypeError(
@@ -273,8 +268,13 @@ class SchedulerHarness:
         """Forget cached blocks; `reset_running_requests` preempts the running requests first."""
         with self.guard():
             done = self.scheduler.reset_prefix_cache(reset_running_requests)
+        self._note_lost_blocks(is_lost=True)
         self.state_checker.check_counts()
         return done
+
+    def _note_lost_blocks(self, *, is_lost: bool) -> None:
+        if is_lost and self.transfer_log is not None:
+            self.transfer_log.blocks_are_lost()
 
     # ------------------------------------------------------------------ steps
     @property
@@ -306,8 +306,8 @@ class SchedulerHarness:
                 answer = self.worker.execute_model(output)
         future = DoneFuture(answer) if isinstance(answer, ModelRunnerOutput) else answer
         self.in_flight.append((output, future))
-        if self._has_fake_worker:
-            for handle in self.fake_worker.contaminated:
+        if isinstance(self.worker, FakeWorker):
+            for handle in self.worker.contaminated:
                 self.ledger.entries[handle].may_fail = True
         return True
 
@@ -315,6 +315,7 @@ class SchedulerHarness:
         """The oldest step's result arrives; returns the requests that ended."""
         output, future = self.in_flight.popleft()
         result = future.result(STEP_TIMEOUT_S)
+        self._note_lost_blocks(is_lost=len(result.failed_row) > 0)
         with self._calls():
             outputs_by_client = self.scheduler.update_from_output(output, result)
         self.validator.answered(result)
@@ -326,9 +327,9 @@ class SchedulerHarness:
             if (
                 entry.finished is not None
                 and entry.finished.reason is FinishReason.ERROR
-                and self._has_fake_worker
+                and isinstance(self.worker, FakeWorker)
             ):
-                self.fake_worker.failure_was_reported(entry.handle)
+                self.worker.failure_was_reported(entry.handle)
         self.state_checker.check_counts()
         return ended
 

@@ -85,6 +85,13 @@ class Ledger:
     def num_live(self) -> int:
         return len(self._live)
 
+    def all_tokens(self, handle: int) -> list[int]:
+        """Prompt, delivered tokens and the expected ones of a request."""
+        entry = self.entries[handle]
+        source = entry.request.source
+        prompt = source.prompt_token_ids.tolist()
+        return [*prompt, *source.output_token_ids, *entry.expected.token_ids]
+
     def add(self, entry: Entry) -> None:
         self.entries[entry.handle] = self._live[entry.handle] = entry
 

@@ -33,6 +33,8 @@ LATE_LOADS = "a KV load that does not end delays its own request, for a bounded 
 RIGHT_TOKENS = "every request gets its own tokens, in order"
 RIGHT_ENDING = "a request ends when and why it should"
 NO_OUTPUT_AFTER_THE_END = "nothing is delivered to a request that has ended"
+ANSWERS_FIT = "a result that does not fit its step raises PluginError"
+OWN_POOLED = "a request ends with what the worker pooled for it"
 OWN_CLIENT = "outputs go to the client that asked"
 OWN_LOGPROBS = (
     "log-probabilities come with the tokens that they belong to, for who asked and only then"
@@ -40,6 +42,8 @@ OWN_LOGPROBS = (
 COUNTS = "counts and statistics say what is there"
 GONE_IS_SENT = "has_requests() stays true until every gone row was sent, and no longer"
 NOTHING_LEAKS = "when all requests have ended, every block is free or a reusable cached block"
+KEEPS_NOTHING = "a request that has ended leaves nothing behind in the scheduler"
+FULL_BLOCKS = "a KV connector gets all full blocks of a finished request, and its tokens"
 TRANSFERS_END = "a KV connector names in poll, once, every request that waits for its load, or whose blocks it keeps"
 TRANSFER_BRINGS = (
     "a KV connector brings the K/V of the request's own tokens before it reports a load as done"

@@ -36,6 +36,16 @@ PLACES: dict[str, dict[str, Any]] = {
 UNMOVABLE = ((0, RECURRENT), (0, 6), (5,))
 
 
+# Those whose rows share what they compute while they run, block by block.
+GROWING = (
+    "plain",
+    "two steps in flight",
+    "three steps in flight",
+    "one token per block",
+    "a window",
+)
+
+
 class _Engines(Protocol):
     """Any suite whose engines are around the scheduler under test."""
 
@@ -58,6 +68,10 @@ class CacheSuite:
     def test_a_repeated_prompt_is_found(self: _Engines) -> None:
         """One that caches prefixes does so at every depth and for every kind of layer, outputs included."""
         found = {name: _found(self.harness, change) for name, change in PLACES.items()}
+        for name in GROWING:
+            found_of = [_found_of_running(self.harness, PLACES[name], n) for n in (1, 2, 3)]
+            shared = min(found_of) >= min(found_of[0], 16)
+            expect(shared, FINDS_PREFIXES, "{}: {} of one of 1, 2, 3 rows", name, found_of)
         if self.caches_prefixes or (self.caches_prefixes is None and any(found["plain"])):
             for name, (short, beside, together, repeated, continued) in found.items():
                 expect(short >= 4, FINDS_PREFIXES, "{}: {} of the first block", name, short)
@@ -117,6 +131,19 @@ def _found(make_harness: MakeHarness, change: dict[str, Any]) -> tuple[int, ...]
     continued = harness.add([*prompt, 1], 2)
     harness.drain()
     return tuple(entry.num_cached or 0 for entry in (short, beside, alike[1], repeated, continued))
+
+
+def _found_of_running(make_harness: MakeHarness, change: dict[str, Any], num_rows: int) -> int:
+    """Cached tokens of a prompt that continues the answer of the last of some rows that still run."""
+    harness = make_harness(dataclasses.replace(ROOMY, **change, num_blocks=240))
+    rows = [send(harness, Send(family=5 + n, length=9 + n, max_tokens=20)) for n in range(num_rows)]
+    last = rows[-1]
+    while len(last.token_ids) < 9 and harness.turn():
+        pass
+    prompt = last.request.source.prompt_token_ids.tolist()
+    found = harness.add([*prompt, *last.expected.token_ids[:9]], 1)
+    harness.drain()
+    return found.num_cached or 0
 
 
 def hits_add_up(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> None:

@@ -11,9 +11,11 @@ from tenonry.outputs import FinishReason
 from tenonry.step import Adapter
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.rules import RIGHT_ENDING, expect
+from tenonry_testkit.scenarios_passing import few_pass
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Abort, Send, Turn, play, send
 
+LOGPROBS = {"max_num_batched_tokens": 300, "max_model_len": 300, "block_size": 16, "num_blocks": 80}
 ENCODES_6 = (("max_images", 4), ("max_encoder_tokens", 6))
 WHOLE = (("enable_chunked_prefill", False),)
 # Engines, and a request that just fits: the budget of a step, the pool, the longest sequence.
@@ -49,6 +51,21 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
     "the rest of a step": (
         HarnessSpec(num_blocks=40, max_num_batched_tokens=32, config=WHOLE),
         [Send(length=1, max_tokens=9), Send(family=1, length=31), Send(family=2, length=31)],
+    ),
+    "exactly the rest of a step": (
+        HarnessSpec(num_blocks=40, max_num_batched_tokens=32, config=WHOLE),
+        [Send(length=20), Send(family=1, length=12), Send(family=2, length=11), Send(length=1)],
+    ),
+    "a part of a prompt in the rest": (
+        HarnessSpec(num_blocks=40),
+        [Send(family=number, length=11 + number) for number in range(4)],
+    ),
+    "the rest of the share of prompts": (
+        HarnessSpec(**LOGPROBS),
+        [
+            Send(family=number, length=length, max_tokens=1, prompt_logprobs=1)
+            for number, length in enumerate((255, 9, 257))
+        ],
     ),
     "a decode behind half a prompt": (
         HarnessSpec(num_blocks=40, max_num_batched_tokens=10, config=ENCODES_6),
@@ -96,3 +113,8 @@ class LimitSuite:
                 harness.drain()
             play(harness, [*asks, Turn(2), Abort(0), Turn(1), Abort(2), *asks])
             harness.drain()
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_few_pass_a_request_that_waits(self: _Engines, depth: int) -> None:
+        """What waits for an adapter or an image is passed by at most `max_num_seqs` that need neither."""
+        few_pass(self.harness, depth)

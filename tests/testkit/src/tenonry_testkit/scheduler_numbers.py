@@ -9,6 +9,10 @@ import hypothesis.strategies as st
 import pytest
 
 from tenonry_testkit.harness import SchedulerHarness
+from tenonry_testkit.scenarios_answers import (
+    pooled_results_are_delivered,
+    wrong_answers_are_rejected,
+)
 from tenonry_testkit.scenarios_endings import a_crowd_waits
 from tenonry_testkit.scenarios_engines import traffic_is_served
 from tenonry_testkit.scenarios_lengths import (
@@ -22,6 +26,7 @@ from tenonry_testkit.scenarios_loads import (
     loads_without_end,
     resets_are_final,
 )
+from tenonry_testkit.scenarios_memory import nothing_is_kept
 from tenonry_testkit.scenarios_numbers import (
     ADAPTED,
     OUTGROWS,
@@ -117,6 +122,19 @@ class NumberSuite:
     def test_a_failed_row_spoils_no_load(self: _Engines, depth: int) -> None:
         """A request that has found blocks of a row does not run on them once the row is known to have failed."""
         a_failed_row_spoils_no_load(self.harness, depth)
+
+    def test_results_that_do_not_fit_are_rejected(self: _Engines) -> None:
+        """Too few or too many tokens, rows that are missing, unasked or named twice: PluginError."""
+        wrong_answers_are_rejected(self.harness)
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_pooled_results_go_to_their_requests(self: _Engines, depth: int) -> None:
+        """A request ends with the vector that the worker pooled in its last step."""
+        pooled_results_are_delivered(self.harness, depth)
+
+    def test_ended_requests_leave_nothing_behind(self: _Engines) -> None:
+        """However a request ends, the scheduler refers neither to it nor to its handle any more."""
+        nothing_is_kept(self.harness)
 
     def test_any_traffic_in_any_engine(self: _Engines) -> None:
         """Larger engines and programs than a search tries first: everything at once, and the numbers add up."""

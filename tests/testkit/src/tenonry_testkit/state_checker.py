@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenonry.interfaces.scheduler import Scheduler
-from tenonry_scheduling import BlockManager
+from tenonry_scheduling import BaseScheduler, BlockManager
 from tenonry_testkit.ledger import Ledger
 from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, NOTHING_LEAKS, ONE_OUTCOME, expect
 from tenonry_testkit.step_checker import StepChecker
@@ -54,6 +54,11 @@ class StateChecker:
             self._max_num_seqs,
         )
 
+        if isinstance(self._scheduler, BaseScheduler):
+            queued = len(self._scheduler.waiting)
+            detail = "{} requests are in the queue, but {} wait"
+            expect(queued <= waiting, COUNTS, detail, queued, waiting)
+
     def check_end(self) -> None:
         """When the scheduler is idle: every request ended, every row and block was released. Raises RuleBroken."""
         live = self._ledger.live
@@ -77,3 +82,24 @@ class StateChecker:
         if isinstance(blocks, BlockManager):
             lost = blocks.num_total - blocks.num_free
             expect(lost == 0, NOTHING_LEAKS, "{} of {} blocks are not free", lost, blocks.num_total)
+        if isinstance(self._scheduler, BaseScheduler):
+            self._check_library(self._scheduler)
+
+    @staticmethod
+    def _check_library(scheduler: BaseScheduler) -> None:
+        """The state that `tenonry_scheduling` keeps for every scheduler that is built on it."""
+        lifecycle, rows = scheduler.lifecycle, scheduler.rows
+        encoder, adapters = lifecycle.encoder, lifecycle.adapters
+        left = {
+            "requests": scheduler.requests,
+            "rows in use": rows.size - rows.num_free,
+            "active rows": rows.active,
+            "rows with log-probabilities": rows.logprob_rows | rows.prompt_logprob_rows,
+            "rows with a grammar": rows.num_grammars,
+            "arrived rows": lifecycle.arrived,
+            "images to encode": encoder.to_encode if encoder is not None else (),
+            "pieces to keep whole": lifecycle.whole.by_row,
+            "adapters": adapters.numbers() if adapters is not None else (),
+        }
+        kept = {name: content for name, content in left.items() if content}
+        expect(not kept, NOTHING_LEAKS, "every request has ended, but the library keeps {}", kept)

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from tenonry.interfaces.kv_connector import BlockStore, KVConnector
+from tenonry.outputs import FinishReason
 from tenonry.request import Request
 from tenonry_testkit.fakes.tokens import TokenModel, text_salt
 from tenonry_testkit.rules import (
     BLOCKS_IN_USE,
+    FULL_BLOCKS,
     MATCH_IN_BLOCKS,
     TRANSFER_BRINGS,
     TRANSFERS_END,
@@ -89,7 +91,8 @@ class CheckedBlocks:
 class TransferLog:
     """Both halves of one connector, watched.
 
-    `model` is the arithmetic of the worker; `blocks_of_rows` returns the blocks that running rows hold.
+    `model` is the arithmetic of the worker; `blocks_of_rows` returns the blocks that running rows hold, and
+    `expected_tokens(handle)` all tokens of a request that ends by itself.
     """
 
     def __init__(
@@ -98,14 +101,17 @@ class TransferLog:
         model: TokenModel,
         block_size: int,
         blocks_of_rows: Callable[[], set[int]],
+        expected_tokens: Callable[[int], list[int]],
     ) -> None:
         self._model = model
         self._block_size = block_size
         self._blocks_of_rows = blocks_of_rows
+        self._expected_tokens = expected_tokens
         self._store: BlockStore | None = None
         self._matched: dict[int, tuple[int, bool]] = {}  # handle → last num_computed and "later"
         self._asked_again: dict[int, tuple[Request, int]] = {}  # handle → answers None in a row
         self._under_way: dict[int, list[Transfer]] = {}
+        self._are_lost = False
         self._broken: list[RuleBroken] = []
         scheduler_half, worker_half = halves
         self._intercept(scheduler_half, "match", self._match)
@@ -152,6 +158,10 @@ class TransferLog:
             if self._broken:
                 raise self._broken[0]
 
+    def blocks_are_lost(self) -> None:
+        """A row failed, or caches were reset: requests may end without blocks for the connector from now on."""
+        self._are_lost = True
+
     # ------------------------------------------------------------------ scheduler half
     def _match(
         self, call: Callable[..., Any], request: Request, num_computed: int
@@ -192,11 +202,30 @@ class TransferLog:
     def _finished(
         self, call: Callable[..., Any], request: Request, block_ids: Sequence[int]
     ) -> tuple[bool, dict[str, Any] | None]:
+        if request.finish_reason in (FinishReason.LENGTH, FinishReason.STOP):
+            self._check_finished(request, block_ids)
         keep, parameters = call(request, block_ids)
         if keep:
             transfer = Transfer(request, block_ids)
             self._under_way.setdefault(request.handle, []).append(transfer)
         return keep, parameters
+
+    def _check_finished(self, request: Request, block_ids: Sequence[int]) -> None:
+        """A request that ended by itself has all of its tokens, and a full block for each of their parts."""
+        num_full = (request.num_tokens - 1) // self._block_size
+        count = len(block_ids)
+        if count < num_full and not (self._are_lost and not count):
+            self._note(
+                FULL_BLOCKS,
+                f"finished({request.request_id}) got {count} blocks of {num_full}; it has {request.num_tokens} tokens",
+            )
+        wanted = self._expected_tokens(request.handle)
+        if request.token_ids.tolist() != wanted:
+            self._note(
+                FULL_BLOCKS,
+                f"finished({request.request_id}) got a request with tokens {request.token_ids}; expected {wanted}",
+            )
+        self._check_held(request, block_ids[:num_full])
 
     # ------------------------------------------------------------------ worker half
     def _bind(self, call: Callable[..., Any], blocks: BlockStore) -> None:
@@ -247,9 +276,7 @@ class TransferLog:
             return
         first, end = transfer.tokens
         request = transfer.request
-        token_ids = np.asarray(request.token_ids[:end], np.int32)[None]
-        salt = np.array([text_salt(request.source.adapter)], np.uint64)
-        wanted = self._model.kv(token_ids, salt)[0]
+        wanted = self._kv(request, end)
         contents = self._store.read(transfer.block_ids)
         for index, data in enumerate(contents):
             start = first + index * self._block_size
@@ -262,6 +289,28 @@ class TransferLog:
                     "this adapter, and report the load afterwards; name it as failed if they did not come",
                 )
                 return
+
+    def _check_held(self, request: Request, block_ids: Sequence[int]) -> None:
+        """Full blocks hold the K/V of the request's tokens, in order."""
+        if self._store is None or len(self._store.tensors) != 1:
+            return
+        size = self._block_size
+        wanted = self._kv(request, len(block_ids) * size)
+        for index, data in enumerate(self._store.read(block_ids)):
+            start = index * size
+            if data != wanted[start : start + size].tobytes():
+                self._note(
+                    FULL_BLOCKS,
+                    f"finished({request.request_id}) got block {block_ids[index]}, which does not hold its tokens "
+                    f"{start} to {start + size - 1}",
+                )
+                return
+
+    def _kv(self, request: Request, end: int) -> np.ndarray:
+        token_ids = np.asarray(request.token_ids[:end], np.int32)[None]
+        salt = np.array([text_salt(request.source.adapter)], np.uint64)
+        kv: np.ndarray = self._model.kv(token_ids, salt)[0]
+        return kv
 
     def check_write(self, block_ids: Sequence[int]) -> None:
         """Only blocks of a load under way may be written."""
