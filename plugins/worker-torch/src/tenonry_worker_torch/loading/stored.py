@@ -40,9 +40,8 @@ PIECE = 1 << 20  # numbers of a weight that exist at a time, in float32
 
 
 class StoredLinear(nn.Linear):
-    """`stored`: None once the layer has lost its weight, or got it as floats. `floats`: its rows in float32, with which
-    it is multiplied piece by piece where that costs no precision; torch would compile a product in 16 bits for each
-    shape, and hold it.
+    """`stored`: None once the layer has lost its weight, or got it as floats. `floats`: rows in float32, for products
+    piece by piece; oneDNN would compile code for each shape in 16 bits, and hold it.
     """
 
     stored: FewBitsWeight | QuantisedWeight | None
@@ -89,9 +88,7 @@ class StoredLinear(nn.Linear):
 
 @contextmanager
 def without_compiled_products(model: nn.Module) -> Iterator[None]:
-    """Context of the model's own code: where its matrices are multiplied in float32, those of attention are not worth
-    the code that oneDNN compiles for each of their shapes, and holds.
-    """
+    """Context of the model's own code where its matrices are multiplied in float32: attention without oneDNN, too."""
     before = torch.backends.mkldnn.enabled
     if any(isinstance(part, StoredLinear) and part.floats is not None for part in model.modules()):
         torch.backends.mkldnn.enabled = False
@@ -106,8 +103,7 @@ class StoredEmbedding(nn.Embedding):
 
     rows: Rows
 
-    def reset_parameters(self) -> None:
-        """As in `StoredLinear`."""
+    reset_parameters = StoredLinear.reset_parameters
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         made = self.rows(ids.reshape(-1).long().contiguous())
