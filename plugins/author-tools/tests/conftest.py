@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from author_tools_packages import NewPackages, name_of
+from author_tools_packages import NewPackages, install, name_of
 
 from tenonry.cli import main
 from tenonry.plugin.discovery import EXPERIMENTAL
@@ -25,22 +24,7 @@ def new_packages(tmp_path_factory: pytest.TempPathFactory) -> NewPackages:
     for kind, source in sources.items():
         assert main(["plugins", "new", kind, name_of(kind), "--into", str(source)]) == 0
     site = folder / "site"
-    options = (
-        "-q --no-build-isolation --no-deps --no-index --no-compile --disable-pip-version-check"
-    )
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            *options.split(),
-            "--target",
-            site,
-            *sources.values(),
-        ],
-        check=True,
-    )
+    install(sources.values(), site)
     effort = os.environ.get("TENONRY_TESTKIT_EFFORT", "0.1")
     environment = {**os.environ, "PYTHONPATH": str(site), "TENONRY_TESTKIT_EFFORT": effort}
     environment[EXPERIMENTAL] = "1"  # the step observer is in use wherever it is installed

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import StreamRequestHandler, TCPServer
@@ -21,6 +22,7 @@ from tenonry_author_tools.budget import Budget, Ran, Record, read_record
 from tenonry_author_tools.classes import plugin_classes
 from tenonry_author_tools.dev import DevLoop, check_used, class_headers, names_class_of, saves, swap
 from tenonry_author_tools.running_server import NUM_PROBES, RunningServer
+from tenonry_author_tools.suite_process import SuiteProcess
 
 GOOD = """
 from tenonry.interfaces.stat_logger import StatLogger
@@ -213,7 +215,8 @@ def test_a_suite_that_was_cut_off_does_not_hold(tmp_path: Path, capsys):
     file.write_text(GOOD.replace("pass", "__import__('os')._exit(0)", 1))
     folder = tmp_path / "suite"
     folder.mkdir()
-    assert not DevLoop(file, "", 3600.0, folder, None).round()
+    with closing(DevLoop(file, "", 3600.0, folder, None)) as loop:
+        assert not loop.round()
     assert capsys.readouterr().out.startswith("fails: the plugin ended the test process")
 
 
@@ -225,15 +228,53 @@ def test_rounds_on_one_file(tmp_path: Path, capsys):
     file.write_text(GOOD.replace("pass", "raise ValueError('broken')", 1))
     folder = tmp_path / "suite"
     folder.mkdir()
-    assert not DevLoop(file, "", 3600.0, folder, None).round()
+    with closing(DevLoop(file, "", 3600.0, folder, None)) as loop:
+        assert not loop.round()
     (failed, _, _) = capsys.readouterr().out.partition(" (")
     assert failed.startswith("fails: TestPlugin0::")
-    hurried = DevLoop(file, "Mine", 0.0, folder, None)
-    assert not hurried.round()
-    assert capsys.readouterr().out.startswith(failed)
-    file.write_text(GOOD)
-    assert hurried.round()
+    with closing(DevLoop(file, "Mine", 0.0, folder, None)) as hurried:
+        assert not hurried.round()
+        assert capsys.readouterr().out.startswith(failed)
+        file.write_text(GOOD)
+        assert hurried.round()
     assert capsys.readouterr().out.startswith("holds: 1 rules, ")
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_rounds_share_a_process_and_each_sees_the_file_as_it_is(tmp_path: Path):
+    (tmp_path / "mine.txt").write_text("1")
+    test = tmp_path / "test_it.py"
+    test.write_text(
+        "from pathlib import Path\n"
+        "def test_it():\n"
+        "    text = Path('mine.txt').read_text()\n"
+        "    assert text == '1'\n"
+    )
+    with closing(SuiteProcess(tmp_path, ["-q", "-p", "no:cacheprovider", str(test)])) as process:
+        for text, status in (("1", 0), ("2", 1), ("1", 0)):
+            (tmp_path / "mine.txt").write_text(text)
+            deadline = time.monotonic() + 60.0
+            ended, last = process.round(deadline, 60.0)
+            assert (ended, ("passed" in last)) == (status, status == 0)
+        assert read_record(process.record).number == 3
+
+
+@pytest.mark.nightly
+@pytest.mark.integration
+@pytest.mark.slow
+def test_a_round_that_hangs_or_cannot_start_ends_the_process(tmp_path: Path):
+    test = tmp_path / "test_it.py"
+    test.write_text("import threading\ndef test_it():\n    threading.Event().wait()\n")
+    with closing(SuiteProcess(tmp_path, ["-q", "-p", "no:cacheprovider", str(test)])) as process:
+        with pytest.raises(TimeoutError):
+            process.round(time.monotonic() + 60.0, 3.0)
+        test.write_text("def test_it(): pass\n")
+        assert process.round(time.monotonic() + 60.0, 60.0)[0] == 0  # in a new one
+    with closing(SuiteProcess(tmp_path, ["--no-such-option", str(test)])) as process:
+        status, last = process.round(time.monotonic() + 60.0, 60.0)
+    assert status == pytest.ExitCode.USAGE_ERROR
+    assert last
 
 
 def test_a_rule_that_would_not_end_in_time_is_left_out(tmp_path: Path):

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from author_tools_packages import NewPackages, name_of
+from author_tools_packages import NewPackages, check, install, name_of
 
 from tenonry.cli import main
 from tenonry_author_tools.scaffold import kinds
@@ -26,6 +26,7 @@ SLOW = {
 }
 # Their suites take a minute even with a tenth of the examples.
 LONG = {"scheduler", "scheduling_policy"}
+GRADE_A = "\ngrade A: no findings, tests included\n"
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +52,18 @@ def test_a_package_is_written_below_the_name(tmp_path: Path, capsys):
     assert main(["plugins", "new", "call-set", "mine"]) == 0
     assert (tmp_path / "mine/src/mine/plugin.py").is_file()
     assert "plugins check ./mine" in capsys.readouterr().out
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_from_an_empty_folder_to_a_grade(tmp_path: Path):
+    """The way of an author, for one kind; all of them are nightly."""
+    source, site = tmp_path / "mine", tmp_path / "site"
+    assert main(["plugins", "new", "request_check", "mine"]) == 0
+    install([source], site)
+    output = check(source, {"PYTHONPATH": str(site), "TENONRY_TESTKIT_EFFORT": "0.1"})
+    assert output.endswith(GRADE_A), output
 
 
 @pytest.mark.nightly
@@ -82,15 +95,8 @@ class TestInstalled:
     @pytest.mark.timeout(900)
     @pytest.mark.parametrize("kind", kinds())
     def test_the_grade_is_a(self, new_packages: NewPackages, kind: str):
-        words = ["plugins", "check", str(new_packages.sources[kind])]
-        done = subprocess.run(
-            [sys.executable, "-m", "tenonry", *words],
-            env=new_packages.environment,
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
-        assert done.stdout.endswith("grade A: no findings, tests included\n"), done.stdout
+        output = check(new_packages.sources[kind], new_packages.environment)
+        assert output.endswith(GRADE_A), output
 
     def run_tests(self, new_packages: NewPackages, chosen: set[str]) -> None:
         folders = [new_packages.sources[kind] / "tests" for kind in sorted(chosen)]

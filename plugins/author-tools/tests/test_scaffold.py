@@ -54,6 +54,13 @@ def test_metadata_names_the_plugin_and_bounds_this_project(kind: str):
             assert not requirement.specifier.contains("99"), line
 
 
+@pytest.mark.parametrize("kind", ["scheduler", "scheduling_policy"])
+def test_long_suites_run_on_all_cores(kind: str):
+    found = tomllib.loads(package_files(POINTS[kind], "short-first")["pyproject.toml"])
+    assert "-n auto" in found["tool"]["pytest"]["ini_options"]["addopts"]
+    assert "pytest-xdist>=3" in found["project"]["optional-dependencies"]["test"]
+
+
 @pytest.mark.parametrize(("version", "wanted"), [("0.1.0", ">=0.1,<0.2"), ("1.9.3", ">=1.9,<1.10")])
 def test_the_range_ends_where_the_next_version_begins(version: str, wanted: str):
     assert version_range(version) == wanted

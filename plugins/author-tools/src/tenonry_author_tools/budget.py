@@ -1,4 +1,4 @@
-"""pytest plugin of `tenonry plugins dev`: failed tests first, then those not run for longest, until a deadline.
+"""Order and end of a round of `tenonry plugins dev`: failed tests first, then those not run for longest.
 
 A record of earlier runs decides the order, so that rules for which there was no time come first in the next run. Test
 process.
@@ -87,17 +87,3 @@ class Budget:
 
     def pytest_sessionfinish(self) -> None:
         self._file.write_bytes(msgspec.json.encode(self._record))
-
-
-def pytest_addoption(parser: Any) -> None:
-    """File of the record, and the monotonic time at which no further test starts."""
-    group = parser.getgroup("tenonry plugins dev")
-    group.addoption("--dev-record", metavar="FILE", type=Path)
-    group.addoption("--dev-deadline", metavar="SECONDS", type=float)
-
-
-def pytest_configure(config: Any) -> None:
-    """Take part only where a record is asked for."""
-    file = config.getoption("--dev-record")
-    if file is not None:
-        config.pluginmanager.register(Budget(file, config.getoption("--dev-deadline")))

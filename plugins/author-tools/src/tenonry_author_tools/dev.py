@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib.util
 import json
 import os
@@ -19,6 +20,7 @@ from tenonry.errors import ConfigError, PluginNotFound, TenonryError
 from tenonry.interfaces.command import Command
 from tenonry_author_tools.argument_types import seconds
 from tenonry_author_tools.children import run_child
+from tenonry_author_tools.suite_process import SuiteProcess
 
 if TYPE_CHECKING:
     from tenonry_author_tools.running_server import RunningServer
@@ -43,7 +45,7 @@ class DevCommand(Command):
         parser.add_argument(
             "--budget",
             type=seconds,
-            default=3.0,
+            default=2.5,
             metavar="S",
             help="Time budget of the suite in seconds; skipped rules run first next time. [default: %(default)g]",
         )
@@ -67,10 +69,11 @@ class DevCommand(Command):
             check_used(server, file)
         with tempfile.TemporaryDirectory() as folder:
             loop = DevLoop(file, name, args.budget, Path(folder), server)
-            if args.once:
-                return 0 if loop.round() else 1
-            for _ in saves(file):
-                loop.round()
+            with contextlib.closing(loop):
+                if args.once:
+                    return 0 if loop.round() else 1
+                for _ in saves(file):
+                    loop.round()
         return 0
 
 
@@ -129,9 +132,15 @@ class DevLoop:
         self._file = file.resolve()
         self._name = name
         self._budget_s = budget_s
-        self._folder = folder
         self._server = server
+        options = ["-q", "-x", "-p", "no:cacheprovider", f"--testkit-effort={EFFORT}"]
+        self._suite = folder / "test_suites.py"
+        self._process = SuiteProcess(folder, [*options, "--rootdir", str(folder), str(self._suite)])
         self._headers: tuple[str, ...] | None = None  # of the classes whose suites are written
+
+    def close(self) -> None:
+        """End the process of the suite. Idempotent."""
+        self._process.close()
 
     def round(self) -> bool:
         """Suite, then swap; prints a line for each. Returns False after a failure."""
@@ -168,27 +177,25 @@ class DevLoop:
                 f"{self._file.name} has no class {self._name or 'of a kind'} with a contract suite"
             )
         text = suite_text([(kind, f"{self._file}:{name}") for kind, name in found])
-        (self._folder / "test_suites.py").write_text(text, "utf-8")
+        self._suite.write_text(text, "utf-8")
         self._headers = headers
 
     def _run_suite(self, deadline: float) -> tuple[str, str]:
         """The problem, if there is one, and what held."""
         from tenonry_author_tools.budget import read_record
 
-        record = self._folder / "record.json"
-        options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "tenonry_author_tools.budget"]
-        options += [f"--dev-record={record}", f"--dev-deadline={deadline}"]
-        options += [f"--testkit-effort={EFFORT}", "--rootdir", str(self._folder)]
-        command = [sys.executable, "-m", "pytest", *options, str(self._folder / "test_suites.py")]
-        number = read_record(record).number
-        done = _run(command, self._budget_s + HANG_S, cwd=self._folder)
-        found = read_record(record)
+        number = read_record(self._process.record).number
+        limit_s = self._budget_s + HANG_S
+        try:
+            status, last = self._process.round(deadline, limit_s)
+        except TimeoutError:
+            raise ConfigError(f"the plugin timed out after {limit_s:g} s") from None
+        found = read_record(self._process.record)
         if found.number != number and (failures := found.failures()):
             name, text = failures[0]
             return f"fails: {name.partition('::')[2]}: {text}", ""
-        if done.returncode:
-            last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-            return f"fails: pytest exited with status {done.returncode}: {' '.join(last)}", ""
+        if status:
+            return f"fails: pytest exited with status {status}: {last}", ""
         if found.number == number:
             return "fails: the plugin ended the test process before the suite was finished", ""
         if not found.num_held():
@@ -224,7 +231,7 @@ def swap(server: RunningServer) -> str:
     return f"swapped in {took:.1f} s: {', '.join(changes)} (medians of short probes)"
 
 
-def _run(command: list[str], timeout_s: float, **options: Any) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     try:
         return run_child(
             command,
@@ -233,7 +240,6 @@ def _run(command: list[str], timeout_s: float, **options: Any) -> subprocess.Com
             stderr=subprocess.PIPE,
             encoding="utf-8",
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-            **options,
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(f"the plugin timed out after {timeout_s:g} s") from None

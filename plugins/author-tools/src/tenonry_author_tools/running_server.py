@@ -19,7 +19,6 @@ from tenonry.errors import ConfigError, LaunchError
 
 TIMEOUT_S = 600.0
 NUM_PROBES = 8
-CONCURRENCY = 4
 PROBE = {"prompt": "Once upon a time", "max_tokens": 24, "stream": True, "ignore_eos": True}
 
 
@@ -67,9 +66,9 @@ class RunningServer:
             response.read()
 
     def probe(self) -> Latency:
-        """Latency of short completions, a few at a time."""
+        """Latency of short concurrent completions."""
         model = self._model()
-        with ThreadPoolExecutor(CONCURRENCY) as pool:
+        with ThreadPoolExecutor(NUM_PROBES) as pool:
             found = [*pool.map(self._probe, [model] * NUM_PROBES)]
         gaps = [gap for _, own in found for gap in own]
         return Latency(

@@ -32,7 +32,8 @@ class KindTemplate:
     """`kind.toml` of a kind.
 
     `requires` and `test`: distributions of this project. `packages` and `test_packages`: requirements of others.
-    `testkit`: extra of the testkit. `target`: value of the entry point. `extra_points`: further entry points by group.
+    `testkit`: extra of the testkit. `pytest`: options of long suites.
+    `target`: value of the entry point. `extra_points`: further entry points by group.
     `use`: command that shows the plugin at work. `page`: how-to page.
     """
 
@@ -44,6 +45,7 @@ class KindTemplate:
     test: list[str] = field(default_factory=list)
     test_packages: list[str] = field(default_factory=list)
     testkit: str = ""
+    pytest: str = ""
     target: str = DEFAULT_TARGET
     extra_points: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -128,6 +130,7 @@ def _metadata(made: KindTemplate, point: Point, words: dict[str, str]) -> dict[s
         "dependencies": _quoted(runs),
         "test_dependencies": _quoted(["pytest>=8", *tests, *made.test_packages]),
         "entry_points": "\n".join(lines).rstrip(),
+        "pytest_options": f'\naddopts = "{made.pytest}"' if made.pytest else "",
     }
 
 
