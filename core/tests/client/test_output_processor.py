@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tenonry.errors import EngineDeadError
@@ -96,7 +96,6 @@ class TestKinds:
         front.receive({1: "c"}, [end(1)])
         assert take_first(stream).text == "abc"
 
-    @settings(deadline=None, max_examples=60)
     @given(st.data(), st.sampled_from(OutputKind), st.integers(1, 3), st.integers(1, 4))
     def test_every_way_of_taking_gives_the_same_whole(self, data, kind, n, interval):
         """Frames of any shape, takes at any time: nothing is lost, repeated or reordered."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tenonry.config import EngineConfig
@@ -72,7 +72,6 @@ class TestBlockSize:
         with pytest.raises(ConfigError, match=r"no block size in common \(\[16\], \[32\]"):
             choose_block_size(groups, 16)
 
-    @settings(deadline=None, max_examples=60)
     @given(
         st.lists(
             st.lists(st.sampled_from([1, 8, 16, 32]), max_size=3, unique=True).map(tuple),
@@ -291,7 +290,6 @@ class TestWindows:
         }
         assert max(touched) == blocks == window_blocks(window, 16, chunk)
 
-    @settings(deadline=None, max_examples=80)
     @given(
         st.lists(st.sampled_from([0, 1, 7, 16, 40, 200]), min_size=1, max_size=4),
         st.integers(1, 60),

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 import zmq
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ DTYPES = ["bool", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)), 
 ARRAYS = hnp.arrays(
     st.sampled_from(DTYPES), hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=5)
 )
-
-QUICKLY = settings(max_examples=60, deadline=None)
 
 
 class Letter(msgspec.Struct, array_like=True):
@@ -57,7 +55,6 @@ def same(left: np.ndarray, right: np.ndarray) -> bool:
 
 
 class TestRoundTrip:
-    @QUICKLY
     @given(ARRAYS, st.lists(ARRAYS, max_size=3), ARRAYS, st.sampled_from([0, 16, INLINE_BYTES]))
     def test_arrays_of_every_type_and_shape_come_back(self, first, more, inner, threshold):
         with mock.patch.object(serial, "INLINE_BYTES", threshold):
@@ -67,14 +64,12 @@ class TestRoundTrip:
         assert all(map(same, more, back.more))
         assert same(inner, back.inner.first)
 
-    @QUICKLY
     @given(ARRAYS)
     def test_views_come_back_as_what_they_show(self, array):
         """A transposed or strided array is no contiguous run of bytes."""
         assert same(np.ascontiguousarray(array.T), round_trip(Letter(array.T), Letter).first)
         assert same(np.ascontiguousarray(array[::2]), round_trip(Letter(array[::2]), Letter).first)
 
-    @QUICKLY
     @given(
         st.sampled_from(["i2", "u4", "i8", "f4", "f8"]), st.lists(st.integers(0, 100), max_size=5)
     )
@@ -220,12 +215,10 @@ class TestGarbage:
 
     KINDS = (EngineCoreRequest, EngineCoreOutputs, SchedulerOutput, UtilityCall, Letter, list[int])
 
-    @QUICKLY
     @given(st.sampled_from(KINDS), st.lists(st.binary(max_size=64), max_size=4))
     def test_random_bytes(self, kind, frames):
         only_wire_errors(kind, frames)
 
-    @QUICKLY
     @given(st.sampled_from(KINDS), st.recursive(
         st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=8)
         | st.binary(max_size=16) | st.sampled_from(["<i4", "<u8", "i4,(", "O", "V8", "<f4", "i4,", "M8[s]"]),
@@ -234,7 +227,6 @@ class TestGarbage:
     def test_well_formed_msgpack_of_the_wrong_shape(self, kind, value, buffers):
         only_wire_errors(kind, [msgspec.msgpack.encode(value), *buffers])
 
-    @QUICKLY
     @given(st.data())
     def test_a_message_with_flipped_or_missing_bytes(self, data):
         frames = [

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from tenonry.errors import (
     ConfigError,
@@ -28,7 +28,6 @@ FRAMES = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
 
 
 @given(FRAMES, st.integers(0, 2**63), st.integers(0, 255), st.binary(max_size=20))
-@settings(max_examples=50)
 def test_a_packet_comes_back_and_its_frames_are_aligned(frames, sequence, kind, more):
     data = pack(kind, sequence, [memoryview(frame) for frame in frames])
     assert packet_size(data) == len(data)
@@ -42,7 +41,6 @@ def test_a_packet_comes_back_and_its_frames_are_aligned(frames, sequence, kind, 
 
 
 @given(st.lists(FRAMES, max_size=5), st.lists(st.integers(1, 60), min_size=1, max_size=9))
-@settings(max_examples=50)
 def test_a_stream_is_cut_into_packets_wherever_it_was_cut_before(messages, cuts):
     packets = [pack(1, number, frames) for number, frames in enumerate(messages)]
     data, stream, found, at = b"".join(packets), PacketStream(), [], 0

@@ -8,7 +8,7 @@ import re
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tenonry.sampling_params import StructuredOutput
@@ -86,7 +86,6 @@ class TestJson:
 
 
 class TestChoice:
-    @settings(max_examples=40, deadline=None)
     @given(
         st.lists(
             st.text(st.characters(codec="utf-8"), min_size=1, max_size=8),
@@ -135,7 +134,6 @@ class TestGbnf:
 
 
 class TestRegex:
-    @settings(max_examples=60, deadline=None)
     @given(
         st.sampled_from(
             [

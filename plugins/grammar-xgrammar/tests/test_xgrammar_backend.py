@@ -265,7 +265,7 @@ schemas = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(schemas, st.integers(0, 1000))
 def test_whatever_way_is_taken_the_answer_is_valid(backend, schema, seed):
     try:
@@ -298,7 +298,6 @@ def test_optional_groups_with_loops(backend, pattern, is_json):
 
 
 class TestChoice:
-    @settings(max_examples=40, deadline=None)
     @given(
         st.lists(
             st.text(st.characters(codec="utf-8"), min_size=1, max_size=8),
@@ -354,7 +353,6 @@ class TestGrammars:
 
 
 class TestRegex:
-    @settings(max_examples=60, deadline=None)
     @given(
         st.sampled_from(
             [

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from tenonry.config import EngineConfig
 from tenonry.errors import RequestError
@@ -239,7 +239,6 @@ OPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(OPS)
 def test_no_order_of_events_gives_a_wrong_image(ops):
     """Received requests equal those sent; after a loss a request may be sent again, and the next one is not."""

@@ -58,7 +58,6 @@ def test_common_decoders_use_the_table(codecs, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
 @given(text=texts, data=st.data(), skip=st.booleans(), special=st.booleans())
 @pytest.mark.slow
 def test_pieces_add_up_to_the_whole_text(codecs, kind, text, data, skip, special):
@@ -88,7 +87,6 @@ def test_any_ids_of_a_byte_level_tokenizer(codecs, data, skip):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma", "unigram", "wordpiece", "suffix"])
-@settings(max_examples=60, deadline=None)
 @given(data=st.data(), skip=st.booleans())
 def test_any_ids_of_other_tokenizers(codecs, kind, data, skip):
     """Nothing raises; and if decoding as a whole yields whole characters only, the text is the same."""
@@ -100,7 +98,6 @@ def test_any_ids_of_other_tokenizers(codecs, kind, data, skip):
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "llama", "gemma"])
-@settings(max_examples=60, deadline=None)
 @given(text=texts.filter(lambda text: REPLACEMENT not in text))
 def test_never_half_a_character(codecs, kind, text):
     codec = codecs[kind]
@@ -205,7 +202,6 @@ def test_table_stays_within_the_vocabulary(codecs, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=30, deadline=None)
 @given(text=texts, data=st.data())
 def test_window_agrees_with_the_table(codecs, kind, text, data):
     """The slow stream, over the same tokenizers: the fallback for unknown decoders."""

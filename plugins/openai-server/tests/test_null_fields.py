@@ -179,10 +179,7 @@ def is_null(form: dict[str, Any]) -> bool:
     return free or "null" in form.get("type", "") or None in form.get("enum", ())
 
 
-@settings(
-    max_examples=60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_and_so_may_any_of_them_together(routes, data):
     path = data.draw(st.sampled_from(list(BODIES)))

@@ -125,9 +125,7 @@ def ours(text: str) -> list[tuple[str, str]]:
     return merged(found)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(begun=turns, last=analysis | final | calls, end=ends)
 def test_both_find_the_same_in_an_answer(oracle, begun, last, end):
     closed = [

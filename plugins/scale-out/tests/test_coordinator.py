@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tenonry_scale_out.coordinator import Coordinator, CoordinatorState
@@ -87,7 +87,6 @@ def test_word_of_a_wave_that_is_over_wakes_nobody():
     assert state.table() == LoadTable([(0, 0, 0), (1, 0, 0)], 1, False)
 
 
-@settings(max_examples=60)
 @given(
     work=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=12),
     order=st.randoms(),

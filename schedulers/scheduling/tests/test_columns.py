@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tenonry.sampling_params import SamplingParams
@@ -144,7 +144,6 @@ class NaiveRow:
         self.blocks = [[*ids] for ids in blocks]
 
 
-@settings(deadline=None, max_examples=80)
 @given(st.data(), st.integers(1, 3))
 def test_any_sequence_of_steps_agrees_with_a_naive_model(data, groups):
     """Rows enter, leave, return, prefill in chunks, decode with known and with unknown tokens, and get blocks."""

@@ -77,7 +77,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestQueue.settings = settings(stateful_step_count=40)
 
 
 def test_requests_are_never_compared_when_one_comes_back_before_its_old_entry_was_dropped():

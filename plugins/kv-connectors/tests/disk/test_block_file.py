@@ -32,7 +32,6 @@ def test_what_was_written_is_read(path):
 
 
 @given(st.integers(0, len(WHOLE) - 1))
-@settings(max_examples=60, deadline=None)
 def test_a_file_that_was_cut_short_is_missing_and_removed(path, length):
     assert read(path, WHOLE[:length]) is None
     assert not path.exists()
@@ -47,7 +46,6 @@ def test_a_file_with_a_flipped_bit_is_missing(path, bit):
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=60, deadline=None)
 def test_any_other_file_is_missing(path, data):
     assert read(path, data) is None
     assert read(path, WHOLE + data[:1] + b"x") is None

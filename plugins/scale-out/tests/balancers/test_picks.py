@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tenonry.config import EngineConfig
@@ -76,7 +76,6 @@ def test_round_robin_takes_turns_whatever_the_load():
 
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=6), st.integers(0, 1000))
-@settings(max_examples=50, deadline=None)
 def test_of_two_choices_the_less_loaded_is_taken(loads, seed):
     """Over several engines the most loaded one, if it is alone, is never taken; over two it is always the other."""
     balancer = build(LeastLoaded, seed)
@@ -95,7 +94,6 @@ def test_two_choices_keep_the_engines_even():
 
 
 @given(st.integers(0, 100), st.integers(CHUNK_TOKENS, 300), st.integers(0, 200))
-@settings(max_examples=40, deadline=None)
 def test_a_conversation_stays_where_it_began(seed, length, more):
     """As long as what is known of it is a quarter of the prompt or more."""
     balancer = build(Affinity, seed)
@@ -187,7 +185,6 @@ def test_what_is_remembered_is_bounded():
 
 
 @given(st.lists(st.integers(0, 5), max_size=80), st.integers(0, 80))
-@settings(max_examples=50, deadline=None)
 def test_digests_name_prefixes(tokens, cut):
     """Of equal beginnings the digests are equal, and a change anywhere changes all that follow."""
     whole = chunk_digests(request(tokens))

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tenonry_testkit.tiers import nightly_unless
@@ -51,7 +51,6 @@ class TestGrouping:
             size = 2  # 5 layers in three groups of two: a sixth is padding
         assert group_size(counts) == size
 
-    @settings(deadline=None, max_examples=60)
     @given(st.lists(st.integers(1, 64), min_size=1, max_size=3))
     def test_few_groups_and_little_padding(self, counts):
         size = group_size(counts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import masking_utils
 
@@ -24,7 +24,6 @@ def padding(length=0):
     return torch.full((1,), length)
 
 
-@settings(deadline=None, max_examples=40)
 @given(size=st.integers(1, 1200), kind=st.sampled_from(["window", "chunk"]))
 def test_windows_and_chunks_of_any_size(size, kind):
     if kind == "window":

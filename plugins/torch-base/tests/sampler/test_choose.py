@@ -19,7 +19,6 @@ def truncated_weights(logits, top_k, top_p, min_p):
     return choose.truncated_weights(logits, cut, torch.from_numpy)
 
 
-@settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10_000), vocab=st.integers(1, 2000), rows=st.integers(1, 5))
 def test_draw_inverts_the_cumulative_sum(seed, vocab, rows):
     generator = np.random.default_rng(seed)
@@ -93,7 +92,6 @@ def test_no_bit_of_a_row_depends_on_the_others(seed, vocab, rows):
             assert torch.equal(found[0], wanted[line])
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
     vocab=st.sampled_from([1, 63, 64, 1000, 4096, 5001]),
@@ -118,7 +116,6 @@ def test_ties_stay_together_so_the_order_of_sorting_cannot_matter():
     assert (kept[0] > 0).tolist() == [False, True, True, True, True, False]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 10_000),
     dtype=st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),

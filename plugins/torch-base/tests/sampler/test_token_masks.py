@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tenonry_grammars.bits import num_words, unpacked
@@ -38,7 +38,6 @@ def test_what_has_no_bit_is_forbidden_alike_on_every_device(share):
     assert torch.equal(on_device, expected(logits, masks))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**20),
     rows=st.integers(1, 6),

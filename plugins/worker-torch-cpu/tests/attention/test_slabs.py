@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tenonry_worker_torch_cpu.attention.slabs import Slabs, capacities
@@ -85,7 +85,6 @@ def test_the_budget_holds_and_empty_slabs_make_room():
     assert slabs.used_bytes <= slabs.budget_bytes
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_no_slot_has_two_owners(data):
     slabs = make(budget=data.draw(st.sampled_from([0, 60_000, 1 << 24])))

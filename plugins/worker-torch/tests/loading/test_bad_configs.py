@@ -135,10 +135,7 @@ def lies(draw):
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(
-    max_examples=40, deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(config=lies())
 @pytest.mark.slow
 def test_any_lie_is_refused_in_our_words_or_builds(tmp_path, config):
