@@ -256,16 +256,15 @@ def merged(parts: Iterable[tuple[PluginRecord, type[PluginSettings]]]) -> dict[s
     owners = dict.fromkeys(EngineConfig.model_fields, "tenonry itself")
     found: dict[str, FieldInfo] = {}
     for record, settings in parts:
+        label = record.label()
         for name, field in settings.model_fields.items():
-            owner = owners.setdefault(name, record.label())
-            if (
-                repr(found.setdefault(name, field)) != repr(field)
-                or name in EngineConfig.model_fields
-            ):
+            # Most settings have one owner; what two declare is slow to compare.
+            if owners.setdefault(name, label) != label and repr(found.get(name)) != repr(field):
                 raise ConfigError(
-                    f"{owner} and {record.label()} both claim the setting '{name}'; choose another plugin instead of "
+                    f"{owners[name]} and {label} both claim the setting '{name}'; choose another plugin instead of "
                     "one of them"
                 )
+            found[name] = field
     return found
 
 
