@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -134,16 +135,22 @@ def draw_once(_: None) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tiers that follow from folders and fixtures; skip the tests that need a GPU if there is none."""
     for item in items:
-        if any(map(item.path.is_relative_to, NIGHTLY)):
-            item.add_marker("nightly")
-        fixtures = STARTING.intersection(getattr(item, "fixturenames", ()))
-        if fixtures or any(map(item.path.is_relative_to, INTEGRATION)):
+        for tier in tiers_of(item.path):
+            item.add_marker(tier)
+        if STARTING.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("integration")
     mark_later_cases(items)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not cuda_is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@functools.cache
+def tiers_of(file: Path) -> list[str]:
+    """Return the tiers that follow from the folder of a test file; looked up once, as a file may hold hundreds."""
+    tiers = {"nightly": NIGHTLY, "integration": INTEGRATION}
+    return [name for name, folders in tiers.items() if any(map(file.is_relative_to, folders))]
 
 
 def mark_later_cases(items: list[pytest.Item]) -> None:

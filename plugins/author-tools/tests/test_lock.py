@@ -14,6 +14,8 @@ from tenonry.cli import main
 from tenonry_author_tools.lock import content_hash, platform_name
 from tenonry_testkit.plugins import TmpPlugins
 
+pytestmark = pytest.mark.slow  # hashes the files of all distributions
+
 LOGGERS = {"tenonry.stat_loggers": {"acme": "acme_logger:Mine"}}
 
 

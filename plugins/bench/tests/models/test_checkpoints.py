@@ -8,6 +8,8 @@ from tokenizers import Tokenizer
 from tenonry.errors import ConfigError
 from tenonry_bench.models.checkpoints import MODELS, as_bfloat16, find_model, shapes
 
+pytestmark = pytest.mark.slow  # whole models
+
 
 def test_transformers_loads_what_was_written(micro_models):
     """An independent oracle for names and shapes: nothing is missing, nothing is left over."""

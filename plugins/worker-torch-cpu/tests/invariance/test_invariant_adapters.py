@@ -22,7 +22,10 @@ from tenonry_worker_torch.invariance import NotInvariantError
 from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch_cpu.kernels.low_rank import LowRankKernels
 
-pytestmark = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
+pytestmark = [
+    pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built"),
+    pytest.mark.slow,  # whole models
+]
 RANKS = (1, 3, 4)
 ROWS = ("a1", None, "a3", "a4", "a3", None, "a1")
 LENGTHS = (5, 17, 9, 3, 12, 17, 30)
@@ -109,7 +112,6 @@ def test_tokens_are_those_of_peft(module, peft):
         itertools.product(WAYS, [torch.float32, torch.bfloat16]),
     ),
 )
-@pytest.mark.slow
 @pytest.mark.nightly_after(4)
 def test_bits_are_those_that_a_request_gets_alone(module, peft, dtype, way):
     """Also where its adapter is the only one that was ever loaded, in the only slot."""

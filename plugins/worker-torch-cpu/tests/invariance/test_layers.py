@@ -27,7 +27,10 @@ from tenonry_worker_torch.residency.plain import plain_weights
 from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch_cpu.invariance.layers import InvariantLayer
 
-pytestmark = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
+pytestmark = [
+    pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built"),
+    pytest.mark.slow,  # whole models
+]
 FAMILIES = ("llama", "llama-biased", "qwen2", "qwen3", "mistral", "phi3")
 HALF = " in bfloat16"
 IN_BFLOAT16 = tuple(name + HALF for name in ("llama-biased", "qwen3", "mistral"))
@@ -126,7 +129,6 @@ def alone(family, *given_request):
         itertools.product(FAMILIES + IN_BFLOAT16, [1, 2]),
     ),
 )
-@pytest.mark.slow
 @pytest.mark.nightly_after(4)
 def test_bits_of_a_request_are_those_that_it_gets_alone(family, threads, monkeypatch):
     model = model_of(family)
@@ -150,7 +152,6 @@ def test_bits_of_a_request_are_those_that_it_gets_alone(family, threads, monkeyp
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.slow
 def test_tokens_equal_generate(family):
     requests = [
         Request(handle, prompt, max_tokens=worker_tools.OUTPUT_LENGTH)

@@ -24,7 +24,10 @@ from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 
 CPU = torch.device("cpu")
 HAS_AVX2 = CpuKernels.refusal() is None and "avx2" in instruction_sets()
-pytestmark = pytest.mark.skipif(not HAS_AVX2, reason="no library was built, or no AVX2")
+pytestmark = [
+    pytest.mark.skipif(not HAS_AVX2, reason="no library was built, or no AVX2"),
+    pytest.mark.slow,  # whole models
+]
 
 PLACES = (
     *("stack", "prompts", "rounds", "head", "norm", "kernel"),

@@ -25,7 +25,10 @@ DTYPES = [torch.float32, torch.bfloat16]
 NUM_BLOCKS = 512
 HAS_AVX2 = CpuKernels.refusal() is None and "avx2" in instruction_sets()
 LOST = 0.5  # a wrong token is 2 or more below the best, in shares of the spread of logits
-pytestmark = [pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")]
+pytestmark = [
+    pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built"),
+    pytest.mark.slow,  # whole models
+]
 
 
 class FloatProduct(QuantisedLinear):

@@ -34,6 +34,8 @@ from tenonry_worker_torch_cpu.kernels.mixer import KernelDeltaRule
 from tenonry_worker_torch_cpu.kernels.norm import KernelNorm
 from tenonry_worker_torch_cpu.kernels.trial import Candidates, prefers_kernel
 
+pytestmark = pytest.mark.slow  # whole models
+
 CPU = torch.device("cpu")
 WAYS = {
     "one big batch": {},
@@ -114,7 +116,6 @@ def serve(model, **way):
 
 @needs_library
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.slow
 def test_tokens_equal_generate_with_kernels(way):
     model = model_of("qwen3_next")
     assert kernels_of(model) == (2, 3, 3, 1)

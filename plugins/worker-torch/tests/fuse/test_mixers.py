@@ -23,6 +23,8 @@ from tenonry_worker_torch.fuse.mixers.short_convolution import ShortConvolution
 from tenonry_worker_torch.fuse.verify import layers_agree
 from tenonry_worker_torch.kv_groups import GroupLayout
 
+pytestmark = pytest.mark.slow  # whole models
+
 PATHS = {
     "qwen3_next": DeltaRule,
     "qwen3_5_text": DeltaRule,
@@ -41,7 +43,6 @@ def loaded(family, dtype=torch.float32, **options):
 
 
 @pytest.mark.parametrize("family", sorted(PATHS))
-@pytest.mark.slow
 @pytest.mark.nightly_after(4)
 def test_layers_of_a_known_mechanism_get_a_path(family):
     model = loaded(family)
@@ -49,7 +50,6 @@ def test_layers_of_a_known_mechanism_get_a_path(family):
 
 
 @pytest.mark.parametrize("family", sorted(set(state_families.FAMILIES) - set(PATHS)))
-@pytest.mark.slow
 def test_layers_of_other_mechanisms_run_their_own_code(family):
     assert all(mixer.path is None for mixer in loaded(family).states.mixers)
 

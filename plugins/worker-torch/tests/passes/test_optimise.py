@@ -28,6 +28,8 @@ from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch_cpu.passes.kernels import ChosenKernels
 
+pytestmark = pytest.mark.slow  # whole models
+
 RECORD = PluginRecord(
     kind="model_pass", name="odd", target="tests:Odd", distribution="odd-passes", version="1.0"
 )

@@ -14,6 +14,8 @@ from safetensors.torch import save_file
 from tenonry.errors import ConfigError
 from tenonry_worker_torch.residency.plain import plain_weights
 
+pytestmark = pytest.mark.slow  # whole models
+
 
 @pytest.fixture(scope="module", params=["llama-biased", "mixtral"])
 def family(request):
@@ -28,7 +30,6 @@ def folder(tmp_path, family):
 
 class TestSleep:
     @pytest.mark.parametrize("level", [1, 2])
-    @pytest.mark.slow
     def test_tokens_after_waking_are_those_before(self, folder, family, level):
         worker = started(folder)
         assert answers(worker) == worker_tools.generated(family)
@@ -69,7 +70,6 @@ class TestSleep:
 
 class TestUpdate:
     @pytest.mark.parametrize("fuse", [True, False])
-    @pytest.mark.slow
     def test_all_weights(self, folder, family, tmp_path, fuse):
         worker = started(folder, fuse=fuse)
         model = changed(worker_families.build(family))
@@ -78,7 +78,6 @@ class TestUpdate:
         worker.update_weights(str(tmp_path / "new"))
         assert answers(worker) == wanted(model) != worker_tools.generated(family)
 
-    @pytest.mark.slow
     def test_some_weights_one_after_the_other(self, folder, family, tmp_path):
         worker = started(folder)
         model = worker_families.build(family)
@@ -91,7 +90,6 @@ class TestUpdate:
 
 
 @pytest.mark.parametrize("family", ["llama-biased", "gpt_neox"], indirect=True)
-@pytest.mark.slow
 def test_packed_layers_give_their_weights_back(folder, family, tmp_path):
     """Fused layers and the model's own, in bfloat16: as an engine that was started with the new weights."""
     worker = started(folder, dtype="bfloat16")

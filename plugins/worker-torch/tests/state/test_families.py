@@ -15,6 +15,8 @@ from worker_driver import Driver, Request
 from tenonry_worker_torch.kv_groups import GroupLayout, kv_groups
 from tenonry_worker_torch.state.continuation import Continuation
 
+pytestmark = pytest.mark.slow  # whole models
+
 WAYS = {
     "one big batch": {},
     "chunked prefill": {"budget": 7},
@@ -49,13 +51,11 @@ def serve(model, prompts=None, **way):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", ALL_WAYS)
-@pytest.mark.slow
 def test_tokens_equal_generate(family, way):
     assert serve(model_of(family), **WAYS[way]) == worker_tools.generated(family)
 
 
 @pytest.mark.parametrize("family", ["qwen3_next", "mamba", "lfm2"])
-@pytest.mark.slow
 def test_pieces_of_one_length_are_computed_together(family):
     """Prompts of two lengths in one step, and one by one as the budget allows."""
     model = model_of(family)
@@ -67,7 +67,6 @@ def test_pieces_of_one_length_are_computed_together(family):
 
 
 @pytest.mark.parametrize("family", ONE_WAY)
-@pytest.mark.slow
 @pytest.mark.nightly_after(3)
 def test_tokens_equal_generate_when_rows_are_cut_and_preempted(family):
     assert serve(model_of(family), **WAYS["preempted"]) == worker_tools.generated(family)
@@ -111,7 +110,6 @@ def test_code_that_drops_the_state_of_a_continued_prompt_is_fed_by_token(family,
 
 
 @pytest.mark.parametrize("layout", [(2, 1), (1, 2)])
-@pytest.mark.slow
 def test_ranks_together_serve_what_one_process_serves(layout, tmp_path):
     """The plan of the family leaves mixers whole; the second stage has one, and no attention."""
     worker_families.save("qwen3_next", tmp_path)
