@@ -63,6 +63,7 @@ class Raw:
         return int(head.split()[1]), json.loads(body)
 
 
+@pytest.mark.integration  # the client starts `uname`
 def test_official_client_completes_and_streams(client):
     done = client.completions.create(model="fake", prompt="hi", max_tokens=30)
     assert (done.choices[0].text, done.choices[0].finish_reason) == (ANSWER, "stop")
