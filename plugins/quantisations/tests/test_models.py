@@ -22,6 +22,8 @@ from transformers import FineGrainedFP8Config, LlamaForCausalLM
 from tenonry_torch_base.read_ahead import pieces_of
 from tenonry_worker_torch.loading.load import look
 
+pytestmark = pytest.mark.slow  # whole models
+
 WEIGHTS_8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
 WEIGHTS_4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP}
 INPUTS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
@@ -64,7 +66,6 @@ def assert_near(found, wanted, error=STATED_ERROR):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.slow
 @pytest.mark.nightly_after(2)
 def test_a_checkpoint_of_compressed_tensors_answers_as_the_library_dequantises_it(
     scheme, tmp_path, caplog
@@ -79,7 +80,6 @@ def test_a_checkpoint_of_compressed_tensors_answers_as_the_library_dequantises_i
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-@pytest.mark.slow
 @pytest.mark.nightly_after(2)
 def test_a_checkpoint_written_by_the_documentation_answers_as_its_floats(kind, tmp_path, caplog):
     method, config = PLAIN[kind]

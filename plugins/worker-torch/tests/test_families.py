@@ -13,6 +13,8 @@ from worker_driver import Driver, Request
 
 from tenonry_testkit.tiers import nightly_unless
 
+pytestmark = pytest.mark.slow  # whole models
+
 LEAN = {
     "llama",
     "llama-biased",
@@ -67,13 +69,11 @@ def serve(model, **way):
 
 
 @pytest.mark.parametrize(("family", "way"), cases_of(*WAYS))
-@pytest.mark.slow
 def test_tokens_equal_generate(family, way):
     assert serve(model_of(family, "cpu", True), **WAYS[way]) == worker_tools.generated(family)
 
 
 @pytest.mark.parametrize(("family", "way"), cases_of("one big batch", "preempted"))
-@pytest.mark.slow
 def test_tokens_equal_generate_on_the_reference_backend_without_fusion(family, way):
     assert serve(model_of(family, "sdpa", False), **WAYS[way]) == worker_tools.generated(family)
 
@@ -92,7 +92,6 @@ def test_lean_layers_are_used_where_they_are_known_to_work(family):
         sorted(worker_families.FAMILIES.keys() - {"hrm_text"}),
     ),
 )
-@pytest.mark.slow
 def test_bfloat16_logits_are_close_to_the_models_own(family):
     """Everything that is done for speed in 16 bits, prepacked weights included, stays within rounding. (Random layers
     that are run over and over, as in HRM, round to other logits with the model's own code, too.)

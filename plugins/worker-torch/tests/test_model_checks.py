@@ -13,6 +13,8 @@ from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.short_stack import Passed, short_stack
 from tenonry_worker_torch_cpu.passes import packing as packing_pass
 
+pytestmark = pytest.mark.slow  # whole models
+
 DEEP = worker_families.SMALL | {"num_hidden_layers": 9, "hidden_size": 32}
 GEMMA = DEEP | {"head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8}
 EXPERTS = DEEP | {

@@ -16,6 +16,8 @@ from tenonry.step import Adapter, RowFailure
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.worker import TorchWorker
 
+pytestmark = pytest.mark.slow  # whole models
+
 RANKS = (1, 3, 4)
 PROMPT = worker_tools.prompts((9,))[0]
 

@@ -11,6 +11,8 @@ from tenonry.sampling_params import SamplingParams
 from tenonry.step import RowFailure
 from tenonry_torch_base import profiling
 
+pytestmark = pytest.mark.slow  # whole models
+
 
 @pytest.fixture(scope="module")
 def llama():
