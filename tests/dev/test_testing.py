@@ -90,8 +90,12 @@ def test_nth_run(name):
     (tmp_path / "test_ray.py").write_text("def test_ray(): pass")
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(testing, "ALONE", ("test_ray.py",))
+    # Only what the options of these runs need is imported, by each of their ten processes.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin,tenonry_testkit.pytest_plugin")
     monkeypatch.setattr(testing, "TESTERS", 1)
     monkeypatch.setattr(testing, "HEAD_START_S", 0)
+    monkeypatch.setattr(testing, "NICENESS", 0)
     monkeypatch.setattr(paths, "PYTHON", sys.executable)
     monkeypatch.setattr(environment, "ensure_environment", lambda: None)
     monkeypatch.chdir(tmp_path)

@@ -176,6 +176,7 @@ def read_story(server: Server, kill_after: int | None = None) -> list[int]:
     return found
 
 
+@pytest.mark.nightly  # as with the demo model in test_continuity.py, in each step
 def test_a_stream_continues_token_for_token_when_its_engine_is_killed(server: Server):
     whole = read_story(server)
     engine = server.engine_pid()

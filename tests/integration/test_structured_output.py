@@ -333,6 +333,7 @@ class TestRefusals:
         assert fine.outputs[0].text in {"yes", "no"}
 
 
+@pytest.mark.nightly  # as the checker of tenonry-grammars, and a server in test_xgrammar.py, for half a minute
 def test_a_bomb_costs_its_own_request_and_no_other_a_token(forked_children):
     """Streams continue while a schema takes all of its two seconds (reliability, fault 22)."""
     bomb = StructuredOutput(

@@ -154,13 +154,11 @@ def tenonry_configured(config):
 
 @pytest.mark.integration
 @pytest.mark.slow
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(("modules", "words", "text"), [
     ({"prints": PRINTS}, ["doctor"], "prints breaks the start"),
     ({"prints": PRINTS}, ["--checked", "plugins", "list"], "prints breaks the start"),
-    pytest.param(
-        {"other": "", "refuses": REFUSES}, ["doctor"], "other, refuses break the start together",
-        marks=pytest.mark.nightly,
-    ),
+    ({"other": "", "refuses": REFUSES}, ["doctor"], "other, refuses break the start together"),
 ])  # fmt: skip
 def test_checks_of_others_count(
     modules: dict[str, str], words: list[str], text: str, site: TmpPlugins, monkeypatch, capsys
