@@ -14,8 +14,8 @@ from tenonry_attention_triton.layers import TritonLayers
 from tenonry_torch_base.attention.base import LayerSpec
 from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
-from tenonry_worker_torch.fuse.decoder import LeanForward
-from tenonry_worker_torch.fuse.layer import LeanLayer
+from tenonry_worker_torch.fuse.decoder import FusedForward
+from tenonry_worker_torch.fuse.layer import FusedLayer
 from tenonry_worker_torch.fuse.norm import RMSNorm
 from tenonry_worker_torch.passes.order import device_passes
 
@@ -35,13 +35,13 @@ def norm():
 def layer(*, of=None, activation=None, norms=None, mlp=None, gate_order=None):
     attention = FusedAttention(None, None, of or spec(), None, None, gate_order)
     feed_forward = mlp or FusedMLP(None, None, activation or nn.SiLU())
-    return LeanLayer(attention, feed_forward, norms or [norm(), None, norm(), None], "")
+    return FusedLayer(attention, feed_forward, norms or [norm(), None, norm(), None], "")
 
 
 def model(kind=TritonBackend, layers=None, forward=None, kinds=("",), mixers=()):
-    lean = LeanForward(None, layers or [layer()], dict.fromkeys(kinds), None, None)
+    fused = FusedForward(None, layers or [layer()], dict.fromkeys(kinds), None, None)
     backend = kind([spec()], torch.float32, CPU)
-    return SimpleNamespace(backend=backend, forward=forward or lean, mixers=list(mixers))
+    return SimpleNamespace(backend=backend, forward=forward or fused, mixers=list(mixers))
 
 
 @pytest.mark.parametrize(

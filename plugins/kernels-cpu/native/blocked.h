@@ -1,5 +1,5 @@
 /* Weights laid out in blocks of 64 outputs, and products of few rows with those in bfloat16, which oneDNN lays out so for
- * itself; those of few bits are in few_bits.h. */
+ * itself; quantised ones are in low_bit.h. */
 #ifndef TENONRY_BLOCKED_H
 #define TENONRY_BLOCKED_H
 
@@ -32,7 +32,7 @@ enum { FLOATS, BFLOATS, HALVES }; /* float32, bfloat16, float16 */
 #define BLOCK_VECTORS 2
 #endif
 
-/* With 16 bits see `BlockedWeight`, otherwise `FewBitsWeight`, both in tenonry_torch_base.step_kernels. */
+/* With 16 bits see `BlockedWeight`, otherwise `LowBitWeight`, both in tenonry_torch_base.step_kernels. */
 typedef struct {
     int64_t inputs, outputs; /* in bfloat16, inputs are even */
     const void *weight;

@@ -1,6 +1,6 @@
-/* A decoder layer of the Llama kind in one call, of rows of one new token each, in bfloat16, its weights in that
- * or in few bits: norm, query, key and value,
- * attention over K/V in blocks, output and residual, norm, gated feed-forward and residual. And its parts alone. */
+/* A decoder layer of the Llama kind in one call, for rows of one new token each, in bfloat16, with weights in bfloat16 or
+ * quantised: norm, query, key and value, attention over K/V in blocks, output and residual, norm, gated feed-forward
+ * and residual. Its parts are also callable alone. */
 #ifndef TENONRY_LAYER_H
 #define TENONRY_LAYER_H
 

@@ -2,7 +2,7 @@
 #ifndef TENONRY_PRODUCT_H
 #define TENONRY_PRODUCT_H
 
-#include "few_bits.h"
+#include "low_bit.h"
 #include "tiles.h"
 
 #define FEW_CHUNKS 16  /* less than what can be shared well */
@@ -17,8 +17,8 @@
 #endif
 #define LARGE_GROUP 256 /* rows whose inputs stay near while all weights pass by */
 
-/* What a row of inputs takes that is made ready for a weight: rounded for one of few bits, widened for one in bfloat16; 0
- * where it is multiplied as it is. */
+/* Bytes of one prepared row of inputs: rounded for a quantised weight, widened for one in bfloat16; 0
+ * where it is multiplied unchanged. */
 INLINE int64_t prepared_bytes(const blocked *w) {
     if (w->bits != HALF_BITS) return rounded_bytes(w);
     return WIDENS ? (4 * w->inputs + 63) / 64 * 64 : 0;
@@ -208,8 +208,8 @@ void KERNEL(blocked_linear)(const blocked *w, int64_t threads, int64_t count, co
     tenonry_together(tenonry_threads_for(threads, product_ns(w, count)), linear_body, &job);
 }
 
-/* The same with weights of few bits, all in bfloat16 or, with `has_floats`, in float32. */
-void KERNEL(few_bits_linear)(const blocked *w, int64_t threads, int64_t count, const void *x, int64_t has_floats,
+/* The same with quantised weights, all in bfloat16 or, with `has_floats`, in float32. */
+void KERNEL(low_bit_linear)(const blocked *w, int64_t threads, int64_t count, const void *x, int64_t has_floats,
                              const void *others, void *out, char *prepared) {
     product_job job = {.weight = w, .x = x, .has_floats = has_floats, .count = count, .x_step = w->inputs,
                        .prepared = prepared, .others = others, .step = w->outputs};

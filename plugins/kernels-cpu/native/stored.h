@@ -1,11 +1,11 @@
-/* Matrices in the blocks of GGUF files, laid out for the products of few_bits.h; and rows of such a layout as numbers.
+/* Matrices in the blocks of GGUF files, laid out for the products of low_bit.h; and rows of such a layout as numbers.
  *
  * https://github.com/ggml-org/ggml has the blocks. A number is value * scale + minimum, in the layout as well; where there
  * is no minimum, the layout has the middle of its own range. Scales that a block has in float16 stay so. */
 #ifndef TENONRY_STORED_H
 #define TENONRY_STORED_H
 
-#include "few_bits.h"
+#include "low_bit.h"
 
 #define OF_BLOCK 256 /* inputs of the largest blocks */
 #define MOST_GROUPS 16
@@ -264,7 +264,7 @@ static void rows_body(const void *context) {
 
 /* out [count, inputs], bfloat16 where `is_half`, else floats = rows `rows` [count] of the matrix, or where that is NULL
  * all of them. */
-void KERNEL(few_bits_rows)(const blocked *w, int64_t threads, int64_t count, const int64_t *rows, int64_t is_half, void *out) {
+void KERNEL(low_bit_rows)(const blocked *w, int64_t threads, int64_t count, const int64_t *rows, int64_t is_half, void *out) {
     rows_job job = {.weight = w, .rows = rows, .count = count, .is_half = is_half, .out = out};
     tenonry_together(tenonry_threads_for(threads, count * w->inputs), rows_body, &job);
 }

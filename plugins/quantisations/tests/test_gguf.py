@@ -17,8 +17,8 @@ from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_quantisations.blocks import KINDS
 from tenonry_quantisations.gguf import Gguf
 from tenonry_testkit import gguf_files
-from tenonry_torch_base.few_bits import few_bits_weight
-from tenonry_torch_base.kernel_parts import FewBitsRowsParts
+from tenonry_torch_base.kernel_parts import LowBitRowsParts
+from tenonry_torch_base.low_bit import low_bit_weight
 from tenonry_torch_base.quantisations import StoredBlocks
 from tenonry_torch_base.step_kernels import StepKernels
 from tenonry_torch_base.stored_matrices import StoredMatrices
@@ -87,7 +87,7 @@ def test_kernels_lay_out_the_numbers_that_the_library_reads(kind, seed, rows, oc
     quantised = Gguf({"quant_method": "gguf"})
     quantised.shape("up", {"weight": entry(kind, octets, 2 * per_block)})
     matrix = quantised.weight("up", {"weight": blocks.octets})
-    again = few_bits_weight(matrix, None).matrix()
+    again = low_bit_weight(matrix, None).matrix()
     assert torch.equal(made.matrix().scales, again.scales)
     assert made.has_offsets == again.has_offsets
     if not made.has_offsets or made.bits == 4:
@@ -96,7 +96,7 @@ def test_kernels_lay_out_the_numbers_that_the_library_reads(kind, seed, rows, oc
     if per_block == 32 and made.bits == KINDS[kind].bits:
         padded = -(-rows // 64) * 64
         assert made.num_bytes == padded * 2 * size
-    dequantise = CpuKernels().make(FewBitsRowsParts(made, torch.float32))
+    dequantise = CpuKernels().make(LowBitRowsParts(made, torch.float32))
     scale = wanted.abs().view(rows, -1, per_block).amax(-1, keepdim=True)
     for numbers in (dequantise(None), made.matrix().dequantised()):
         error = (numbers - wanted).abs().view(rows, -1, per_block)
@@ -125,7 +125,7 @@ def test_kernels_read_what_is_stored(kind, tmp_path):
     assert quantised.is_matrix({"weight": found})
     rows, _ = quantised.shape("up", {"weight": found})
     made = quantised.weight("up", {"weight": torch.from_numpy(octets.reshape(rows, -1).copy())})
-    blocks = few_bits_weight(made, None)
+    blocks = low_bit_weight(made, None)
     assert blocks.bits == (4 if made.bits == 4 else 8)
     wanted = torch.from_numpy(gguf.dequantize(octets.reshape(rows, -1), Kind[kind]))
     torch.testing.assert_close(blocks.matrix().dequantised(), wanted, rtol=1e-5, atol=1e-6)

@@ -37,28 +37,28 @@ def in_layers(change: Callable[[list], None]) -> Plant:
     """`change` receives the fused layers, in order."""
 
     def plant(monkeypatch):
-        original = decoder.lean_layers
+        original = decoder.fused_layers
 
         def changed(model, layers):
-            lean = original(model, layers)
-            change(lean)
-            return lean
+            fused = original(model, layers)
+            change(fused)
+            return fused
 
-        monkeypatch.setattr(decoder, "lean_layers", changed)
+        monkeypatch.setattr(decoder, "fused_layers", changed)
 
     return plant
 
 
 def in_head(change: Callable[[object], None]) -> Plant:
     def plant(monkeypatch):
-        original = decoder.lean_head
+        original = decoder.fused_head
 
         def changed(model):
             head = original(model)
             change(head)
             return head
 
-        monkeypatch.setattr(decoder, "lean_head", changed)
+        monkeypatch.setattr(decoder, "fused_head", changed)
 
     return plant
 
@@ -80,8 +80,8 @@ def in_spec(number: int, **fields) -> Plant:
 
 
 def rotary_one_token_late(number):
-    def change(lean):
-        attention = lean[number].attention
+    def change(fused):
+        attention = fused[number].attention
         own = attention.between
         attention.between = lambda projected, cos, sin, keep: own(
             projected, cos.roll(1, 0), sin.roll(1, 0), keep
@@ -90,31 +90,31 @@ def rotary_one_token_late(number):
     return in_layers(change)
 
 
-def no_head_norm(lean):
-    lean[MIDDLE].attention.head_norm = None
+def no_head_norm(fused):
+    fused[MIDDLE].attention.head_norm = None
 
 
-def head_norms_of_the_neighbour(lean):
-    lean[MIDDLE].attention.head_norm = lean[MIDDLE + 1].attention.head_norm
+def head_norms_of_the_neighbour(fused):
+    fused[MIDDLE].attention.head_norm = fused[MIDDLE + 1].attention.head_norm
 
 
-def norm_of_the_neighbour(lean):
-    lean[MIDDLE].before_mlp = lean[MIDDLE + 1].before_mlp
+def norm_of_the_neighbour(fused):
+    fused[MIDDLE].before_mlp = fused[MIDDLE + 1].before_mlp
 
 
-def layers_out_of_order(lean):
-    lean[MIDDLE], lean[MIDDLE + 1] = lean[MIDDLE + 1], lean[MIDDLE]
+def layers_out_of_order(fused):
+    fused[MIDDLE], fused[MIDDLE + 1] = fused[MIDDLE + 1], fused[MIDDLE]
 
 
-def transposed_output(lean):
-    attention = lean[MIDDLE].attention
+def transposed_output(fused):
+    attention = fused[MIDDLE].attention
     weight = attention.out.weight
     attention.out = DenseLinear(weight.t().contiguous(), None, attention.out.sources)
 
 
-def attention_of_the_neighbour(lean):
+def attention_of_the_neighbour(fused):
     """Both layers write and read one cache."""
-    lean[MIDDLE].attention.attend = lean[MIDDLE + 1].attention.attend
+    fused[MIDDLE].attention.attend = fused[MIDDLE + 1].attention.attend
 
 
 def one_cache_for_two(monkeypatch):
@@ -195,15 +195,15 @@ def no_last_norm(head):
 
 
 def embedding_unscaled(monkeypatch):
-    original = decoder.lean_forward
+    original = decoder.fused_forward
 
     def made(*arguments):
-        lean = original(*arguments)
-        weight = lean.embed.weight
-        lean.embed = lambda ids: functional.embedding(ids, weight)
-        return lean
+        fused = original(*arguments)
+        weight = fused.embed.weight
+        fused.embed = lambda ids: functional.embedding(ids, weight)
+        return fused
 
-    monkeypatch.setattr(fusion, "lean_forward", made)
+    monkeypatch.setattr(fusion, "fused_forward", made)
 
 
 FAULTS: dict[str, tuple[str, Plant]] = {

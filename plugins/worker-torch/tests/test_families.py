@@ -15,7 +15,7 @@ from tenonry_testkit.tiers import nightly_unless
 
 pytestmark = pytest.mark.slow  # whole models
 
-LEAN = {
+FUSED = {
     "llama",
     "llama-biased",
     "qwen2",
@@ -79,16 +79,16 @@ def test_tokens_equal_generate_on_the_reference_backend_without_fusion(family, w
 
 
 @pytest.mark.parametrize("family", worker_families.FAMILIES)
-def test_lean_layers_are_used_where_they_are_known_to_work(family):
+def test_fused_layers_run_for_supported_families(family):
     forward = model_of(family, "cpu", True).forward
-    assert (type(forward).__name__ == "LeanForward") == (family in LEAN)
+    assert (type(forward).__name__ == "FusedForward") == (family in FUSED)
 
 
 @pytest.mark.nightly_after(6)
 @pytest.mark.parametrize(
     "family",
     nightly_unless(
-        lambda family: family in worker_families.USUAL | LEAN,
+        lambda family: family in worker_families.USUAL | FUSED,
         sorted(worker_families.FAMILIES.keys() - {"hrm_text"}),
     ),
 )

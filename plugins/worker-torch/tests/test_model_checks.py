@@ -9,7 +9,7 @@ import worker_tools
 
 from tenonry.errors import ModelError
 from tenonry_worker_torch.fuse import decoder
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch.fuse.short_stack import Passed, short_stack
 from tenonry_worker_torch_cpu.passes import packing as packing_pass
 
@@ -59,7 +59,7 @@ def test_layers_that_repeat_themselves_run_once_for_their_attention(name, compar
     model = build(name)
     runs = layers_run(model, monkeypatch)
     loaded = worker_tools.loaded(model)
-    assert isinstance(loaded.forward, LeanForward)
+    assert isinstance(loaded.forward, FusedForward)
     assert [number for number, count in enumerate(runs) if count > 1] == compared
     assert min(runs) == 1  # the probe run
 
@@ -94,19 +94,19 @@ def test_the_model_is_whole_again_after_the_comparison():
 @pytest.mark.parametrize("part", ["qkv", "out", "gate_up", "down"])
 def test_wrong_weights_of_one_layer_among_its_like_are_found(part, dtype, monkeypatch):
     """Layers 4 and 5 have each other's: the short stack has neither."""
-    original = decoder.lean_layers
+    original = decoder.fused_layers
 
     def mixed_up(model, layers):
-        lean = original(model, layers)
+        fused = original(model, layers)
         where = "attention" if part in ("qkv", "out") else "mlp"
-        first = getattr(lean[4], where)
-        second = getattr(lean[5], where)
+        first = getattr(fused[4], where)
+        second = getattr(fused[5], where)
         of_first = getattr(first, part)
         setattr(first, part, getattr(second, part))
         setattr(second, part, of_first)
-        return lean
+        return fused
 
-    monkeypatch.setattr(decoder, "lean_layers", mixed_up)
+    monkeypatch.setattr(decoder, "fused_layers", mixed_up)
     with pytest.raises(ModelError, match=r"LlamaForCausalLM fails the self check.*prompt 1 of 1"):
         worker_tools.loaded(build("llama", dtype=dtype))
 
@@ -117,7 +117,7 @@ def test_a_short_stack_that_differs_leaves_the_verdict_to_all_layers(monkeypatch
     model = build("llama")
     runs = layers_run(model, monkeypatch)
     loaded = worker_tools.loaded(model)
-    assert isinstance(loaded.forward, LeanForward)
+    assert isinstance(loaded.forward, FusedForward)
     assert min(runs) > 1
 
 
@@ -137,7 +137,7 @@ def test_a_model_that_keeps_its_own_code_is_compared_whole_before_weights_are_pa
         return original(*arguments)
 
     monkeypatch.setattr("tenonry_worker_torch_cpu.passes.packing.pack_linears", packed)
-    monkeypatch.setattr(decoder, "lean_head", lambda _: None)
+    monkeypatch.setattr(decoder, "fused_head", lambda _: None)
     model = build("llama", dtype=torch.bfloat16)
     for layer in model.model.layers:
         layer.register_forward_pre_hook(lambda module, _: order.append(module.self_attn.layer_idx))

@@ -11,10 +11,10 @@ from tenonry.errors import ModelError
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 
-SERVED = "served by lean layers"
+SERVED = "served by fused layers"
 OWN_CODE = "served by the model's own code"
 
 
@@ -40,12 +40,12 @@ def verdict(family, dtype):
         )
     except ModelError as error:
         return str(error)
-    return SERVED if isinstance(loaded.forward, LeanForward) else OWN_CODE
+    return SERVED if isinstance(loaded.forward, FusedForward) else OWN_CODE
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", planted_faults.MODELS)
-def test_a_deep_model_without_mistake_is_served_by_lean_layers(family, dtype):
+def test_correct_deep_model_runs_fused_layers(family, dtype):
     assert verdict(family, dtype) == SERVED
 
 

@@ -92,9 +92,9 @@ def test_tokens_equal_generate_in_every_way(served, wrapper, way):
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_lean_layers_find_the_text_model_inside(served, wrapper):
-    is_lean = type(served(wrapper).forward).__name__ == "LeanForward"
-    assert is_lean == (wrapper not in worker_wrappers.OWN_CODE)
+def test_fused_layers_find_the_inner_text_model(served, wrapper):
+    is_fused = type(served(wrapper).forward).__name__ == "FusedForward"
+    assert is_fused == (wrapper not in worker_wrappers.OWN_CODE)
 
 
 def test_a_placeholder_with_an_embedding_of_its_own_keeps_it(served):
@@ -117,7 +117,7 @@ def test_ranks_share_the_text_part(checkpoint, wrapper):
     """Two pipeline stages, cut in two: the plans of the text model hold inside its wrapper."""
     ranks = Ranks(checkpoint(wrapper), 2, 2)
     assert serve(ranks.answer, budget=17) == generated(wrapper)
-    assert {type(model.forward).__name__ for model in ranks.models} == {"LeanForward"}
+    assert {type(model.forward).__name__ for model in ranks.models} == {"FusedForward"}
     ranks.close()
 
 

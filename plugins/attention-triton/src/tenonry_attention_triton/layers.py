@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tenonry_attention_triton.backend import TritonBackend, has_kernels, has_triton
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, is_silu
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch.passes.model_pass import ModelPass
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenonry_attention_triton.parts import HeadWeights
     from tenonry_torch_base.attention.layer import AttentionLayer
     from tenonry_worker_torch.changes import Changes
-    from tenonry_worker_torch.fuse.layer import LeanLayer
+    from tenonry_worker_torch.fuse.layer import FusedLayer
     from tenonry_worker_torch.fuse.norm import RMSNorm
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.passes.model_pass import PassFacts
@@ -48,32 +48,32 @@ class TritonLayers(ModelPass):
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
         from tenonry_attention_triton import parts
 
-        lean = model.forward
-        assert isinstance(lean, LeanForward)  # noqa: S101 - `why_not` looked
-        changes.set(lean, "stack", TritonStack(lean, model.backend))  # type: ignore[arg-type] - `why_not` looked
-        for layer in lean.layers:
+        fused = model.forward
+        assert isinstance(fused, FusedForward)  # noqa: S101 - `why_not` looked
+        changes.set(fused, "stack", TritonStack(fused, model.backend))  # type: ignore[arg-type] - `why_not` looked
+        for layer in fused.layers:
             changes.set(layer.mlp, "gate_kernel", parts.gate)
-        return f"{len(lean.layers)} layers"
+        return f"{len(fused.layers)} layers"
 
 
 def refusal(model: LoadedModel) -> str | None:
     """Reason why the kernels do not compute a model; None if they do."""
-    lean = model.forward
+    fused = model.forward
     if not isinstance(model.backend, TritonBackend):
         return (
             f"they write K/V of attention backend 'triton', and this one is '{model.backend.name}'"
         )
-    if not isinstance(lean, LeanForward) or model.mixers:
+    if not isinstance(fused, FusedForward) or model.mixers:
         return "the model runs its own code, or layers with state"
-    if len(lean.ropes) != 1:
+    if len(fused.ropes) != 1:
         return "its layers rotate differently"
-    for number, layer in enumerate(lean.layers):
+    for number, layer in enumerate(fused.layers):
         if not is_plain(layer):
             return f"layer {number} is of another kind than Llama's"
     return None
 
 
-def is_plain(layer: LeanLayer) -> bool:
+def is_plain(layer: FusedLayer) -> bool:
     """Return True for a layer of the Llama kind: norms before both halves, and a gated feed-forward part with SiLU."""
     attention, mlp = layer.attention, layer.mlp
     if not isinstance(attention, FusedAttention) or type(mlp) is not FusedMLP:
@@ -89,9 +89,9 @@ def is_plain(layer: LeanLayer) -> bool:
 class TritonStack:
     """Implements `tenonry_worker_torch.fuse.decoder.StackOfLayers`."""
 
-    def __init__(self, lean: LeanForward, backend: TritonBackend) -> None:
-        self._step = lean.step
-        self._layers = [StackedLayer(layer, backend) for layer in lean.layers]
+    def __init__(self, fused: FusedForward, backend: TritonBackend) -> None:
+        self._step = fused.step
+        self._layers = [StackedLayer(layer, backend) for layer in fused.layers]
 
     def __call__(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         from tenonry_attention_triton import parts
@@ -111,7 +111,7 @@ class TritonStack:
 class StackedLayer:
     """A layer's parts, as they are when a step computes them: adapters and packed weights included."""
 
-    def __init__(self, layer: LeanLayer, backend: TritonBackend) -> None:
+    def __init__(self, layer: FusedLayer, backend: TritonBackend) -> None:
         self.attention: FusedAttention = layer.attention  # type: ignore[assignment] - `is_plain` looked
         self.mlp: FusedMLP = layer.mlp  # type: ignore[assignment]
         self.first: RMSNorm = layer.before_attention  # type: ignore[assignment]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_attention_triton.backend import is_interpreted
-from tenonry_torch_base.few_bits import FewBitsWeight, matrix_of
+from tenonry_torch_base.low_bit import LowBitWeight, matrix_of
 from tenonry_torch_base.quantisations import QuantisedLinear
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class TritonMatrices:
         self._warm: set[tuple[object, ...]] = set()
 
     def layer(
-        self, weight: QuantisedWeight | FewBitsWeight, bias: torch.Tensor | None
+        self, weight: QuantisedWeight | LowBitWeight, bias: torch.Tensor | None
     ) -> QuantisedLinear | None:
         """Layer of a matrix; None for groups that no kernel takes."""
         matrix = matrix_of(weight)

@@ -9,7 +9,7 @@ import torch
 
 from tenonry_kernels_cpu.library import ADDRESS, COUNT, function
 from tenonry_kernels_cpu.weights import address
-from tenonry_torch_base.few_bits import FewBitsWeight
+from tenonry_torch_base.low_bit import LowBitWeight
 
 if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import BlockedWeight
@@ -31,10 +31,10 @@ class BlockedStruct(ctypes.Structure):
     )
 
 
-def blocked_struct(weight: BlockedWeight | FewBitsWeight) -> BlockedStruct:
+def blocked_struct(weight: BlockedWeight | LowBitWeight) -> BlockedStruct:
     """C structure for kernels; `weight` must outlive it."""
     ends = (weight.inputs, weight.outputs, address(weight.blocks), address(weight.bias))
-    if not isinstance(weight, FewBitsWeight):
+    if not isinstance(weight, LowBitWeight):
         return BlockedStruct(*ends, HALF_BITS)
     return BlockedStruct(
         *ends,
@@ -88,12 +88,12 @@ class BlockedLinear:
         return out
 
 
-class FewBitsLinear:
-    """See `FewBitsParts`."""
+class LowBitLinear:
+    """See `LowBitParts`."""
 
     __slots__ = ("_address", "_function", "_held", "_order", "_outputs", "_row_bytes", "_threads")
 
-    def __init__(self, weight: FewBitsWeight, instruction_set: str, threads: int) -> None:
+    def __init__(self, weight: LowBitWeight, instruction_set: str, threads: int) -> None:
         made = blocked_struct(weight)
         self._held = (weight, made)
         self._address = ctypes.addressof(made)
@@ -101,7 +101,7 @@ class FewBitsLinear:
         self._outputs = weight.outputs
         self._row_bytes = prepared_bytes(made, instruction_set)
         self._threads = threads
-        self._function = function("few_bits_linear", instruction_set)
+        self._function = function("low_bit_linear", instruction_set)
 
     def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         if self._order is not None:

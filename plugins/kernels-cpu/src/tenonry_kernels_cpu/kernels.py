@@ -9,7 +9,7 @@ import torch
 from tenonry_kernels_cpu.attention import Attention
 from tenonry_kernels_cpu.best_allowed import BestAllowed
 from tenonry_kernels_cpu.between import Gate, HalfNorm, TurnHeads
-from tenonry_kernels_cpu.blocked import BlockedLinear, FewBitsLinear
+from tenonry_kernels_cpu.blocked import BlockedLinear, LowBitLinear
 from tenonry_kernels_cpu.delta_rule import DeltaRule
 from tenonry_kernels_cpu.experts import Experts
 from tenonry_kernels_cpu.half import AttentionHalf, DeltaRuleHalf
@@ -28,24 +28,24 @@ from tenonry_kernels_cpu.library import LibraryError, function, instruction_sets
 from tenonry_kernels_cpu.low_rank import LowRank
 from tenonry_kernels_cpu.prompts import Prompts
 from tenonry_kernels_cpu.rounds import Rounds
-from tenonry_kernels_cpu.stored import FewBitsRows, laid_out
-from tenonry_torch_base.few_bits import LARGEST_GROUP
+from tenonry_kernels_cpu.stored import LowBitRows, laid_out
 from tenonry_torch_base.kernel_parts import (
     AttentionHalfParts,
     BestAllowedParts,
     Bfloat16NormParts,
     ChunkAttentionParts,
     DeltaRuleHalfParts,
-    FewBitsParts,
-    FewBitsRowsParts,
     GateParts,
     LinearParts,
+    LowBitParts,
+    LowBitRowsParts,
     NormParts,
     PagedAttentionParts,
     PromptParts,
     StackParts,
     TurnParts,
 )
+from tenonry_torch_base.low_bit import LARGEST_GROUP
 from tenonry_torch_base.low_rank import LowRankParts
 from tenonry_torch_base.step_kernels import (
     AttentionParts,
@@ -59,7 +59,7 @@ from tenonry_torch_base.step_kernels import (
 )
 
 if TYPE_CHECKING:
-    from tenonry_torch_base.few_bits import FewBitsWeight
+    from tenonry_torch_base.low_bit import LowBitWeight
     from tenonry_torch_base.quantisations import StoredBlocks
     from tenonry_torch_base.step_kernels import HalfParts
 
@@ -159,23 +159,23 @@ class CpuKernels(StepKernels):
             return NOT_MULTIPLIED
         return BlockedLinear(parts.weight, self.instruction_set, self.threads)
 
-    @makes(FewBitsParts)
-    def few_bits_linear(self, parts: FewBitsParts) -> FewBitsLinear | Refusal:
+    @makes(LowBitParts)
+    def low_bit_linear(self, parts: LowBitParts) -> LowBitLinear | Refusal:
         weight = parts.weight
         if weight.input_bits > 8 and weight.inputs // weight.num_groups > LARGEST_GROUP:
             return Refusal(f"inputs of 16 bits need groups of at most {LARGEST_GROUP} inputs")
-        return FewBitsLinear(weight, self.instruction_set, self.threads)
+        return LowBitLinear(weight, self.instruction_set, self.threads)
 
-    def laid_out(self, matrix: StoredBlocks) -> FewBitsWeight | None:
+    def laid_out(self, matrix: StoredBlocks) -> LowBitWeight | None:
         return laid_out(matrix, self.instruction_set, self.threads)
 
-    @makes(FewBitsRowsParts)
-    def few_bits_rows(self, parts: FewBitsRowsParts) -> FewBitsRows | Refusal:
+    @makes(LowBitRowsParts)
+    def low_bit_rows(self, parts: LowBitRowsParts) -> LowBitRows | Refusal:
         if parts.dtype not in (torch.bfloat16, torch.float32) or parts.weight.order is not None:
             return Refusal(
                 "rows are dequantised to bfloat16 or float32, without an order of inputs"
             )
-        return FewBitsRows(parts.weight, parts.dtype, self.instruction_set, self.threads)
+        return LowBitRows(parts.weight, parts.dtype, self.instruction_set, self.threads)
 
     @makes(PagedAttentionParts)
     def paged_attention(self, parts: PagedAttentionParts) -> PagedAttention | Refusal:

@@ -11,7 +11,7 @@ from tenonry_kernels_cpu.attention import struct_of
 from tenonry_kernels_cpu.blocked import BlockedStruct, blocked_struct, prepared_bytes
 from tenonry_kernels_cpu.library import ADDRESS, COUNT, REAL, function
 from tenonry_kernels_cpu.weights import address
-from tenonry_torch_base.few_bits import FewBitsWeight
+from tenonry_torch_base.low_bit import LowBitWeight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,9 +58,9 @@ def can_attend(parts: AttentionParts) -> bool:
     return is_small and not parts.is_gated
 
 
-def can_multiply(weight: BlockedWeight | FewBitsWeight) -> bool:
+def can_multiply(weight: BlockedWeight | LowBitWeight) -> bool:
     """Return True if inputs come in pairs, or in their stored order."""
-    if isinstance(weight, FewBitsWeight):
+    if isinstance(weight, LowBitWeight):
         return weight.order is None
     return weight.inputs % 2 == 0
 

@@ -10,10 +10,10 @@ import torch
 from tenonry_kernels_cpu.blocked import blocked_struct
 from tenonry_kernels_cpu.library import function
 from tenonry_kernels_cpu.weights import address
-from tenonry_torch_base.few_bits import empty_weight
+from tenonry_torch_base.low_bit import empty_weight
 
 if TYPE_CHECKING:
-    from tenonry_torch_base.few_bits import FewBitsWeight
+    from tenonry_torch_base.low_bit import LowBitWeight
     from tenonry_torch_base.quantisations import StoredBlocks
 
 
@@ -42,7 +42,7 @@ KINDS = {
 }
 
 
-def laid_out(matrix: StoredBlocks, instruction_set: str, threads: int) -> FewBitsWeight | None:
+def laid_out(matrix: StoredBlocks, instruction_set: str, threads: int) -> LowBitWeight | None:
     """See `StepKernels.laid_out`."""
     kind, octets = matrix
     known = KINDS.get(kind)
@@ -67,19 +67,19 @@ def laid_out(matrix: StoredBlocks, instruction_set: str, threads: int) -> FewBit
     return weight
 
 
-class FewBitsRows:
-    """See `FewBitsRowsParts`."""
+class LowBitRows:
+    """See `LowBitRowsParts`."""
 
     __slots__ = ("_address", "_function", "_held", "_threads", "dtype")
 
     def __init__(
-        self, weight: FewBitsWeight, dtype: torch.dtype, instruction_set: str, threads: int
+        self, weight: LowBitWeight, dtype: torch.dtype, instruction_set: str, threads: int
     ) -> None:
         made = blocked_struct(weight)
         self._held = (weight, made)
         self._address = ctypes.addressof(made)
         self._threads = threads
-        self._function = function("few_bits_rows", instruction_set)
+        self._function = function("low_bit_rows", instruction_set)
         self.dtype = dtype
 
     def __call__(self, rows: torch.Tensor | None = None) -> torch.Tensor:

@@ -31,9 +31,9 @@ class ChunkedFeedForward(ModelPass):
 
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
         from tenonry_worker_torch.fuse.block import FusedMLP
-        from tenonry_worker_torch.fuse.decoder import LeanForward
+        from tenonry_worker_torch.fuse.decoder import FusedForward
 
-        if not isinstance(model.forward, LeanForward):
+        if not isinstance(model.forward, FusedForward):
             return "the model has no fused layers"
         if not any(isinstance(layer.mlp, FusedMLP) for layer in model.forward.layers):
             return "no layer has a gated feed-forward part"
@@ -42,9 +42,9 @@ class ChunkedFeedForward(ModelPass):
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
         from tenonry_pass_chunked_mlp.chunked import ChunkedMLP
         from tenonry_worker_torch.fuse.block import FusedMLP
-        from tenonry_worker_torch.fuse.decoder import LeanForward
+        from tenonry_worker_torch.fuse.decoder import FusedForward
 
-        assert isinstance(model.forward, LeanForward)  # noqa: S101 - `why_not` has checked it
+        assert isinstance(model.forward, FusedForward)  # noqa: S101 - `why_not` has checked it
         layers = [each for each in model.forward.layers if isinstance(each.mlp, FusedMLP)]
         for layer in layers:
             changes.set(layer, "mlp", ChunkedMLP(layer.mlp, self.options.tokens))

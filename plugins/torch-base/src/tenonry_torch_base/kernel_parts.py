@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from tenonry_torch_base.attention_parts import AttentionParts
-    from tenonry_torch_base.few_bits import FewBitsWeight
+    from tenonry_torch_base.low_bit import LowBitWeight
     from tenonry_torch_base.step_kernels import (
         BlockedWeight,
         DeltaRuleParts,
@@ -79,20 +79,20 @@ class LinearParts:
 
 
 @dataclass(frozen=True, slots=True)
-class FewBitsParts:
-    """A linear layer by a `FewBitsKernel`."""
+class LowBitParts:
+    """A linear layer by a `LowBitKernel`."""
 
-    weight: FewBitsWeight
+    weight: LowBitWeight
 
 
 @dataclass(frozen=True, slots=True)
-class FewBitsRowsParts:
+class LowBitRowsParts:
     """Function that dequantises rows i64[N] of a weight, or all for None, into [N, inputs] of a data type.
 
     A row that the weight does not have is NaN.
     """
 
-    weight: FewBitsWeight
+    weight: LowBitWeight
     dtype: torch.dtype
 
 

@@ -145,7 +145,7 @@ class Quantisation(ABC):
     `tolerance`: the largest relative error (L2) of a model's hidden states and logits that is accepted as rounding,
     compared with the original weights passed to `quantise`, or with dequantised ones. `parts`: the endings of the
     tensors that a checkpoint holds for a matrix `NAME.weight`, such as "qweight"; none if it reads no checkpoints.
-    `input_bits`: see `FewBitsWeight`, where a step kernel multiplies.
+    `input_bits`: see `LowBitWeight`, where a step kernel multiplies.
     """
 
     name: ClassVar[str]

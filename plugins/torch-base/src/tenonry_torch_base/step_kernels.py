@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from tenonry_torch_base.few_bits import FewBitsWeight
     from tenonry_torch_base.invariant import InvariantKernels
+    from tenonry_torch_base.low_bit import LowBitWeight
     from tenonry_torch_base.paged_attention import PagedKeys
     from tenonry_torch_base.quantisations import StoredBlocks
 
@@ -187,7 +187,7 @@ class LinearKernel(Protocol):
         ...
 
 
-class FewBitsKernel(Protocol):
+class LowBitKernel(Protocol):
     """A linear layer with a quantised weight, for any number of rows."""
 
     def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
@@ -205,18 +205,18 @@ class LayerParts:
 
     hidden + out(attention(projection(norm(hidden)))), and of that x + down(silu(gate) · up) with gate and up one behind
     the other in gate_up(second norm(x)). Norms as in `ExpertParts`, their weights in float32, as those of `attention`.
-    Inputs of quantised weights are rounded as in `FewBitsKernel`.
+    Inputs of quantised weights are rounded as in `LowBitKernel`.
     """
 
     attention: AttentionParts
     norm_weight: torch.Tensor
     norm_eps: float
-    projection: BlockedWeight | FewBitsWeight
-    out: BlockedWeight | FewBitsWeight
+    projection: BlockedWeight | LowBitWeight
+    out: BlockedWeight | LowBitWeight
     second_norm_weight: torch.Tensor
     second_norm_eps: float
-    gate_up: BlockedWeight | FewBitsWeight
-    down: BlockedWeight | FewBitsWeight
+    gate_up: BlockedWeight | LowBitWeight
+    down: BlockedWeight | LowBitWeight
 
 
 class LayerKernel(Protocol):
@@ -331,8 +331,8 @@ class StepKernels(ABC):
             return Refusal(f"step kernels '{self.name}' have none for {kind.__name__}")
         return getattr(self, name)(parts)
 
-    def laid_out(self, matrix: StoredBlocks) -> FewBitsWeight | None:
-        """A matrix of a GGUF file in the layout of `few_bits_linear`; None if its kind is not known.
+    def laid_out(self, matrix: StoredBlocks) -> LowBitWeight | None:
+        """A matrix of a GGUF file in the layout of `low_bit_linear`; None if its kind is not known.
 
         Raises ValueError for scales that are not finite.
         """

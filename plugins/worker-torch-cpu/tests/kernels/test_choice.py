@@ -132,7 +132,7 @@ TABLE = {
             f"{ATTENTION}, {BETWEEN}; rows, more with torch: layer to 128; linear, any rows: 4 × 512×256 of 4 bits, "
             "4 × 256×256 of 4 bits, 4 × 1280×256 of 4 bits, 4 × 256×640 of 4 bits, 1 × 2048×256 of 4 bits"
         ),
-        PACKED | {f"{place}: FewBitsLayer": count for place, count in LINEARS.items()},
+        PACKED | {f"{place}: LowBitLayer": count for place, count in LINEARS.items()},
     ),
 }
 

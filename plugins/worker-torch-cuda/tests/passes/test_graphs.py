@@ -12,7 +12,7 @@ from plain_backend import PlainBackend
 from tenonry_torch_base.attention.base import LayerSpec
 from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_torch_base.parallel.groups import alone
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch.passes.order import device_passes
 from tenonry_worker_torch_cuda.passes.graphs import Graphs
 
@@ -31,7 +31,7 @@ def backend(kind=PlainBackend):
 def model(**other):
     facts = {
         "adapters": None, "images": None, "pooler": None, "lengths": None, "states": None, "parallel": alone(),
-        "device": CPU, "backend": backend(), "forward": LeanForward(None, [], {}, None, None), "make_pass": None,
+        "device": CPU, "backend": backend(), "forward": FusedForward(None, [], {}, None, None), "make_pass": None,
     }  # fmt: skip
     return SimpleNamespace(**(facts | other))
 

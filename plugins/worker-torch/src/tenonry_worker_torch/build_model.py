@@ -73,7 +73,7 @@ def build(module: PreTrainedModel, plan: BuildPlan) -> LoadedModel:
     with named_failure(module, plan.parallel.tensor.size), blaming(damage):
         if plan.fuse or not plan.skip_check:
             with without_compiled_products(module):
-                checks.prepare(may_be_lean=plan.fuse)
+                checks.prepare(may_fuse=plan.fuse)
         if plan.fuse:
             _make_fast(model, checks, plan, seats)
         elif plan.quantisation is not None and plan.quantisation.config is None:

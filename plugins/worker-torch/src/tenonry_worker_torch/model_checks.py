@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
+from tenonry_worker_torch.fuse.decoder import FusedForward, FusedHead
 from tenonry_worker_torch.fuse.short_stack import short_stack
 from tenonry_worker_torch.loading.prompts import numbered_tokens, prompt_lengths, steps_of
 from tenonry_worker_torch.loading.replay import Replay
@@ -78,9 +78,9 @@ class ModelChecks:
         self._allowed = 0.0
         self.lengths = prompt_lengths(model.config.get_text_config(), max_model_len)
 
-    def prepare(self, *, may_be_lean: bool) -> None:
+    def prepare(self, *, may_fuse: bool) -> None:
         """Run the model's own code, while its weights are as loaded."""
-        stack = self._stack() if may_be_lean else None
+        stack = self._stack() if may_fuse else None
         if stack is None:
             self._whole()
         else:
@@ -102,7 +102,7 @@ class ModelChecks:
         """Return True if a forward pass is correct. The short stack is sufficient here: all layers, and the other
         attention algorithms, are compared in the end.
         """
-        if isinstance(forward, LeanForward) and self._short is not None:
+        if isinstance(forward, FusedForward) and self._short is not None:
             stack, check = self._short
             one_size = self.run.backend.cache_sizes[:1]
             is_right = check.agrees(forward.shortened(stack.numbers), one_size)
@@ -114,7 +114,7 @@ class ModelChecks:
 
     def still_agrees(self, forward: Forward) -> bool:
         """As `agrees`, of one that was right, when the model's own code may have lost its weights."""
-        if not isinstance(forward, LeanForward) or self._short is None:
+        if not isinstance(forward, FusedForward) or self._short is None:
             return self._whole().agrees(forward)  # computed before
         stack, check = self._short
         one_size = self.run.backend.cache_sizes[:1]
@@ -124,7 +124,7 @@ class ModelChecks:
     def require(self, forward: Forward) -> None:
         """Raises ModelError when the model would be served with other logits than its own."""
         architecture = type(self.model).__name__
-        if isinstance(forward, LeanForward) and self._short is not None:
+        if isinstance(forward, FusedForward) and self._short is not None:
             stack, check = self._short
             sizes = self.run.backend.cache_sizes
             shortened = forward.shortened(stack.numbers)
@@ -137,14 +137,14 @@ class ModelChecks:
         """As `require`, where from now on K and V are rounded, which changes logits by so much at most."""
         architecture = type(self.model).__name__
         self.allow(self._allowed + tolerance)
-        if isinstance(forward, LeanForward) and self._short is not None:
+        if isinstance(forward, FusedForward) and self._short is not None:
             stack, check = self._short
             check.require(forward.shortened(stack.numbers), architecture)
             self._replay(forward, architecture, tolerance)
         else:
             self._whole().require(forward, architecture)
 
-    def _require_all_layers(self, forward: LeanForward, architecture: str) -> None:
+    def _require_all_layers(self, forward: FusedForward, architecture: str) -> None:
         """Every layer and the head, against the probe run."""
         probed = self.probed
         hidden: torch.Tensor = probed.end[0][0]  # [length, hidden], of the text model
@@ -164,14 +164,14 @@ class ModelChecks:
         check.allowed = self._allowed
         numbers = list(range(len(forward.layers)))
         check.require(forward.shortened(numbers), architecture, cache_sizes=(1,))
-        if isinstance(forward.end, LeanHead):
+        if isinstance(forward.end, FusedHead):
             with torch.inference_mode():
                 logits = forward.end.logits(hidden[-1:])
             what = "its head makes other logits of the same hidden states"
             check.require_same(logits, probed.made[-1:], architecture, what)
 
     def _replay(
-        self, forward: LeanForward, architecture: str, tolerance: float = 0.0
+        self, forward: FusedForward, architecture: str, tolerance: float = 0.0
     ) -> Replay | None:
         """Attention of all layers, which was compared with the probe run; None if that did not cover all of it.
 

@@ -264,10 +264,10 @@ def test_paths_read_the_weights_that_were_prepacked(family):
 
 
 @pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5_text"])
-def test_a_hybrid_of_llama_shape_runs_lean_layers(family):
+def test_hybrid_of_llama_shape_runs_fused_layers(family):
     """Attention with a gate for its output among them, and mixers where others have attention."""
     forward = loaded(family).forward
-    assert type(forward).__name__ == "LeanForward"
+    assert type(forward).__name__ == "FusedForward"
     assert [type(layer.attention) for layer in forward.layers] == [
         FusedMixer,
         FusedAttention,

@@ -242,7 +242,7 @@ UNDECLARED = {
 
 
 @pytest.mark.parametrize("case", UNDECLARED)
-def test_weights_of_few_bits_that_nothing_declares_are_refused_by_name(case, tmp_path):
+def test_rejects_undeclared_low_bit_weights_by_name(case, tmp_path):
     dtype, scale, words = UNDECLARED[case]
     key = "model.layers.0.mlp.up_proj.weight"
 

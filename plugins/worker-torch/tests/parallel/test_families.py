@@ -100,8 +100,8 @@ def test_tokens_equal_generate(folders, family):
     """In a pipeline of two stages whose layers are cut in two; prompts come in chunks."""
     ranks = Ranks(folders(family), 2, 2)
     assert serve(ranks, greedy(), budget=17) == worker_tools.generated(family)
-    is_lean = {type(model.forward).__name__ == "LeanForward" for model in ranks.models}
-    assert is_lean == {family not in OWN_CODE}
+    is_fused = {type(model.forward).__name__ == "FusedForward" for model in ranks.models}
+    assert is_fused == {family not in OWN_CODE}
     assert kv_heads(ranks) == KV_HEADS.get(family, {1})
     ranks.close()
 

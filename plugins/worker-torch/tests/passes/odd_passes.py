@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenonry_worker_torch.fuse.block import FusedMLP
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch.passes.model_pass import ModelPass
 
 
@@ -17,7 +17,7 @@ class Good(ModelPass):
     name = "good"
 
     def why_not(self, model, facts):
-        return None if isinstance(model.forward, LeanForward) else "it has no fused layers"
+        return None if isinstance(model.forward, FusedForward) else "it has no fused layers"
 
     def apply(self, model, facts, changes):
         for layer in model.forward.layers:

@@ -20,7 +20,7 @@ from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.forward import ModuleForward
 from tenonry_worker_torch.fuse.block import FusedAttention
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch.pass_report import Outcome
 from tenonry_worker_torch.passes.fusion import Fusion
 from tenonry_worker_torch.passes.model_pass import ModelPass, NotUsed
@@ -239,7 +239,7 @@ def test_paths_of_layers_with_state_outlive_a_fusion_that_differs(monkeypatch):
     """They are compared with the fused model, and alone where there is none."""
     monkeypatch.setattr(Fusion, "is_right", lambda *_: False)
     model = loaded(family="qwen3_next")
-    assert not isinstance(model.forward, LeanForward)
+    assert not isinstance(model.forward, FusedForward)
     assert model.passes.used == ["mixers", "experts"]
     assert all(mixer.path is not None for mixer in model.mixers)
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from tenonry_testkit.step_added import AddedSuite
 from tenonry_testkit.step_between import BetweenSuite
 from tenonry_testkit.step_chunks import ChunkSuite
-from tenonry_testkit.step_few_bits import FewBitsSuite
 from tenonry_testkit.step_formulas import (
     attention,
     best_allowed,
@@ -29,6 +28,7 @@ from tenonry_testkit.step_formulas import (
 from tenonry_testkit.step_halves import HalfSuite
 from tenonry_testkit.step_invariant import InvariantSuite
 from tenonry_testkit.step_layers import LayerSuite
+from tenonry_testkit.step_low_bit import LowBitSuite
 from tenonry_testkit.step_parts import (
     attention_parts,
     delta_rule_parts,
@@ -56,7 +56,7 @@ class StepKernelsContract(
     PromptSuite,
     RoundSuite,
     RoundedSuite,
-    FewBitsSuite,
+    LowBitSuite,
     InvariantSuite,
     AddedSuite,
 ):

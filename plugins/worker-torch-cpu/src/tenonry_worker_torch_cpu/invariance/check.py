@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
+from tenonry_worker_torch.fuse.decoder import FusedForward, FusedHead
 from tenonry_worker_torch.invariance import NotInvariantError
 from tenonry_worker_torch.loading.prompts import numbered_tokens
 from tenonry_worker_torch.loading.self_check import ends_of
@@ -30,7 +30,7 @@ HEAD_ROWS = 7  # the largest matrix of many models, read once for each
 
 
 def require_invariance(
-    forward: LeanForward, run: PackedRun, vocab_size: int, architecture: str
+    forward: FusedForward, run: PackedRun, vocab_size: int, architecture: str
 ) -> None:
     """Raise NotInvariantError if a token gets other bits in another batch."""
     longest = min(len(rope.cos) for rope in forward.ropes.values())
@@ -46,7 +46,7 @@ def require_invariance(
         shared = together.keys() & other.keys()
         if not all(torch.equal(together[place], other[place]) for place in shared):
             raise _differs(architecture, "a layer")
-    if isinstance(forward.end, LeanHead):
+    if isinstance(forward.end, FusedHead):
         hidden = torch.stack(list(together.values())[:HEAD_ROWS])
         with torch.inference_mode():
             logits = forward.end.logits(hidden)
@@ -68,7 +68,7 @@ def _within(longest: int, steps: list[list[int]]) -> list[list[int]]:
 
 
 def _by_position(
-    forward: LeanForward,
+    forward: FusedForward,
     run: PackedRun,
     prompts: list[torch.Tensor],
     steps: list[list[int]],

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from tenonry_torch_base import invariant
     from tenonry_torch_base.invariant import InvariantKernels, LayerAdapters
-    from tenonry_worker_torch.fuse.decoder import LeanForward
-    from tenonry_worker_torch.fuse.layer import LeanLayer
+    from tenonry_worker_torch.fuse.decoder import FusedForward
+    from tenonry_worker_torch.fuse.layer import FusedLayer
     from tenonry_worker_torch.fuse.linear import DenseLinear, Packing, PartedLinear
 
     # The tokens of the running step that continue, or None for all → adapters, None without any.
@@ -86,7 +86,7 @@ class KernelNorm(RMSNorm):
 
 
 class InvariantLayer:
-    """Called like a `LeanLayer`. `attends_in`: the layer of attention whose K/V it writes and reads. `added`: by
+    """Called like a `FusedLayer`. `attends_in`: the layer of attention whose K/V it writes and reads. `added`: by
     adapters; None if there are none.
     """
 
@@ -122,33 +122,33 @@ class InvariantLayer:
 
 
 def make_invariant(
-    lean: LeanForward, kernels: InvariantKernels, architecture: str, added: Sequence[Added] = ()
+    fused: FusedForward, kernels: InvariantKernels, architecture: str, added: Sequence[Added] = ()
 ) -> None:
     """Use kernels for all layers of a verified fused forward pass. Raises NotInvariantError.
 
     `added`: adapters of each layer; empty if there may be none.
     """
-    for number, layer in enumerate(lean.layers):
+    for number, layer in enumerate(fused.layers):
         reason = next(_reasons(layer), None)
-        if reason is None and layer.layer_type not in lean.ropes:
+        if reason is None and layer.layer_type not in fused.ropes:
             reason = "has no rotated positions"
         if reason is not None:
             raise refused(f"layer {number} of {architecture} {reason}")
-    end = lean.end
+    end = fused.end
     if end is None or end.softcap:
         raise refused(f"the head of {architecture} bounds its logits")
-    lean.pack(InvariantPacking(kernels))
-    each_added = added or [None] * len(lean.layers)
+    fused.pack(InvariantPacking(kernels))
+    each_added = added or [None] * len(fused.layers)
     made = [
         _made(layer, kernels, architecture, each)
-        for layer, each in zip(lean.layers, each_added, strict=True)
+        for layer, each in zip(fused.layers, each_added, strict=True)
     ]
-    lean.layers = made  # type: ignore[assignment] - called like fused layers
-    lean.ropes = {kind: table.in_float() for kind, table in lean.ropes.items()}
+    fused.layers = made  # type: ignore[assignment] - called like fused layers
+    fused.ropes = {kind: table.in_float() for kind, table in fused.ropes.items()}
     end.norm = KernelNorm(end.norm, kernels.norm(end.norm.weight, end.norm.eps))
 
 
-def _reasons(layer: LeanLayer) -> Iterator[str]:
+def _reasons(layer: FusedLayer) -> Iterator[str]:
     """Reasons why a layer has no such kernel; none if it may have one."""
     own = layer.attention
     if not isinstance(own, FusedAttention):
@@ -175,7 +175,7 @@ def _reasons(layer: LeanLayer) -> Iterator[str]:
 
 
 def _made(
-    layer: LeanLayer, kernels: InvariantKernels, architecture: str, added: Added | None
+    layer: FusedLayer, kernels: InvariantKernels, architecture: str, added: Added | None
 ) -> InvariantLayer:
     """Kernel of an accepted layer, whose linear layers have theirs."""
     own: FusedAttention = layer.attention  # type: ignore[assignment] - `_reasons` looked

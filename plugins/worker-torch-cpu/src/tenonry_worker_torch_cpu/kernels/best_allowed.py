@@ -20,7 +20,7 @@ PART = "the best allowed token"
 TYPES = {torch.float32, torch.bfloat16}
 WORD_BITS = 32
 TRIAL_WORDS = 256  # of a trial's masks at most: every start waits for it
-SHARE = 16  # distance of words with bits in a trial's masks: few bits, as with most grammars
+SHARE = 16  # distance of set bits in trial masks, sparse as those of most grammars
 
 
 def best_allowed(

@@ -10,7 +10,7 @@ import torch
 
 from tenonry_torch_base.kernel_parts import Bfloat16NormParts, GateParts, TurnParts
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, is_silu
-from tenonry_worker_torch.fuse.decoder import LeanHead
+from tenonry_worker_torch.fuse.decoder import FusedHead
 from tenonry_worker_torch.fuse.norm import RMSNorm
 from tenonry_worker_torch_cpu.kernels.attention import attention_parts
 from tenonry_worker_torch_cpu.kernels.candidate import Candidate, Trial, setting
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tenonry_torch_base.attention_parts import TurnKernel
-    from tenonry_worker_torch.fuse.decoder import LeanForward
+    from tenonry_worker_torch.fuse.decoder import FusedForward
     from tenonry_worker_torch.fuse.rope import RopeTable
 
 NORM = "norm"
@@ -50,7 +50,7 @@ class PackedNorm(RMSNorm):
         return self.kernel(x)
 
 
-def between_products(forward: LeanForward) -> Iterator[Candidate]:
+def between_products(forward: FusedForward) -> Iterator[Candidate]:
     """Candidates of all layers and of the head: norms, rotations and gates."""
     for layer in forward.layers:
         for place in NORMS_OF_A_LAYER:
@@ -62,7 +62,7 @@ def between_products(forward: LeanForward) -> Iterator[Candidate]:
             yield _between(
                 (GATE,), GateParts(), partial(gate_candidates, layer.mlp), layer.mlp, "gate_kernel"
             )
-    if isinstance(forward.end, LeanHead):
+    if isinstance(forward.end, FusedHead):
         yield from _norm(forward.end, NORM)
 
 

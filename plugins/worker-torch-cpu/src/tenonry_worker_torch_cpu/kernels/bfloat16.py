@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenonry_torch_base.kernel_parts import ChunkAttentionParts, LinearParts, PagedAttentionParts
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
-from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
+from tenonry_worker_torch.fuse.decoder import FusedForward, FusedHead
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch_cpu.kernels import linear, paged
 from tenonry_worker_torch_cpu.kernels.between import between_products
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.forward import Forward
-    from tenonry_worker_torch.fuse.layer import LeanLayer
+    from tenonry_worker_torch.fuse.layer import FusedLayer
     from tenonry_worker_torch.fuse.rope import RopeTable
     from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
@@ -50,7 +50,7 @@ def bfloat16_parts(
 
     `reads_cache`: they can read what will be in the KV cache; otherwise attention has none, and no whole layer.
     """
-    if not isinstance(forward, LeanForward):
+    if not isinstance(forward, FusedForward):
         return
     for layer in forward.layers:
         if isinstance(layer.attention, FusedAttention):
@@ -69,7 +69,7 @@ def bfloat16_parts(
             yield _layer(layer, forward.ropes.get(layer.layer_type), attends)
         if type(backend) is CpuBackend:
             yield from stacks(forward, attends, chunks)
-    if isinstance(forward.end, LeanHead):
+    if isinstance(forward.end, FusedHead):
         # The largest: what is left of the time is enough for few rows. Multi-token steps need its kernel, and save more
         # than a kernel at par loses.
         yield from _linear(forward.end, "head", times=PAR if forward.stack is not None else 1.0)
@@ -104,7 +104,7 @@ def _linear(owner: Any, place: str, *, times: float = 1.0) -> Iterator[Candidate
 
 
 def _decoding(
-    forward: LeanForward, backend: AttentionBackend, attends: dict[str, PagedKernel]
+    forward: FusedForward, backend: AttentionBackend, attends: dict[str, PagedKernel]
 ) -> Iterator[Candidate]:
     """Attention of rows that decode: for all layers or for none, so the backend gets the kernels with the last one.
 
@@ -156,7 +156,7 @@ def _attend(
 
 
 def _prefill(
-    forward: LeanForward,
+    forward: FusedForward,
     backend: AttentionBackend,
     attends: Mapping[str, PagedKernel],
     chunks: dict[str, ChunkKernel],
@@ -195,7 +195,7 @@ def _prefill_with(
 
 
 def _layer(
-    layer: LeanLayer, rope: RopeTable | None, attends: Mapping[str, PagedKernel]
+    layer: FusedLayer, rope: RopeTable | None, attends: Mapping[str, PagedKernel]
 ) -> Candidate:
     parts = paged.layer_parts(layer, rope)
     attend: Any = getattr(layer.attention, "attend", None)

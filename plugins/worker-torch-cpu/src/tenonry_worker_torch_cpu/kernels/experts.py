@@ -14,13 +14,13 @@ from tenonry_worker_torch_cpu.kernels.trial import Candidates
 if TYPE_CHECKING:
     from torch import nn
 
-    from tenonry_worker_torch.fuse.layer import LeanLayer
+    from tenonry_worker_torch.fuse.layer import FusedLayer
 
 SHARED = ("shared_expert", "shared_expert_gate")
 PARTS = ("gate", "experts", *SHARED)
 
 
-def expert_parts(layer: LeanLayer) -> ExpertParts | None:
+def expert_parts(layer: FusedLayer) -> ExpertParts | None:
     """Parts by their names in Qwen's modules; None for another shape. A separate trial compares the results."""
     module: Any = layer.mlp
     norm = layer.before_mlp
@@ -71,7 +71,7 @@ def _shared(module: Any) -> dict[str, torch.Tensor] | None:
     return found
 
 
-def candidates(layer: LeanLayer, kernel: Any, count: int) -> Candidates:
+def candidates(layer: FusedLayer, kernel: Any, count: int) -> Candidates:
     """Both over `count` random tokens. Their own scale does not matter, since they are normalised."""
     hidden = torch.randn(count, len(layer.before_mlp.weight))
     own = copy.copy(layer)

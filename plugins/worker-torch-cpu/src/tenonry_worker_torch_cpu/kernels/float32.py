@@ -10,7 +10,7 @@ import torch
 
 from tenonry_torch_base.kernel_parts import AttentionHalfParts, DeltaRuleHalfParts, NormParts
 from tenonry_worker_torch.fuse.block import FusedAttention
-from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
+from tenonry_worker_torch.fuse.decoder import FusedForward, FusedHead
 from tenonry_worker_torch.fuse.mixers.delta_rule import DeltaRule
 from tenonry_worker_torch.fuse.mixers.part import FusedMixer
 from tenonry_worker_torch_cpu.kernels import attention, experts, half, mixer, norm
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tenonry_torch_base.step_kernels import AttentionParts, DeltaRuleParts
     from tenonry_worker_torch.forward import Forward
-    from tenonry_worker_torch.fuse.layer import LeanLayer
+    from tenonry_worker_torch.fuse.layer import FusedLayer
     from tenonry_worker_torch.fuse.norm import RMSNorm
     from tenonry_worker_torch.fuse.rope import RopeTable
     from tenonry_worker_torch.state.mixer import PackedMixer
@@ -49,7 +49,7 @@ def float32_parts(
     """
     for each in mixers:
         yield from _mixer(each)
-    if not isinstance(forward, LeanForward):
+    if not isinstance(forward, FusedForward):
         return
     ropes = forward.ropes if reads_cache else {}
     for layer in forward.layers:
@@ -63,7 +63,7 @@ def float32_parts(
             yield from _norm(layer, place)
         if not has_adapters:
             yield from _half(layer, ropes.get(layer.layer_type))
-    if isinstance(forward.end, LeanHead):
+    if isinstance(forward.end, FusedHead):
         yield from _norm(forward.end, NORM)
 
 
@@ -82,7 +82,7 @@ def _mixer(each: PackedMixer) -> Iterator[Candidate]:
     )
 
 
-def _attention(layer: LeanLayer, own: FusedAttention, rope: RopeTable) -> Iterator[Candidate]:
+def _attention(layer: FusedLayer, own: FusedAttention, rope: RopeTable) -> Iterator[Candidate]:
     attends_in = attention.attention_layer(own, rope)
     if attends_in is None:
         return
@@ -96,7 +96,7 @@ def _attention(layer: LeanLayer, own: FusedAttention, rope: RopeTable) -> Iterat
     )
 
 
-def _half(layer: LeanLayer, rope: RopeTable | None) -> Iterator[Candidate]:
+def _half(layer: FusedLayer, rope: RopeTable | None) -> Iterator[Candidate]:
     """Follows the inner parts, which have their kernels by then: one for the whole half must be faster than those."""
     part = layer.attention
     if isinstance(part, FusedMixer):
@@ -106,7 +106,7 @@ def _half(layer: LeanLayer, rope: RopeTable | None) -> Iterator[Candidate]:
         yield from _attention_half(layer, own, rope)
 
 
-def _mixer_half(layer: LeanLayer, each: PackedMixer) -> Iterator[Candidate]:
+def _mixer_half(layer: FusedLayer, each: PackedMixer) -> Iterator[Candidate]:
     path = each.path
     own = path.own if isinstance(path, mixer.KernelDeltaRule) else path
     parts = mixer.delta_rule_parts(own) if isinstance(own, DeltaRule) else None
@@ -125,7 +125,7 @@ def _mixer_half(layer: LeanLayer, each: PackedMixer) -> Iterator[Candidate]:
     )
 
 
-def _attention_half(layer: LeanLayer, own: FusedAttention, rope: RopeTable) -> Iterator[Candidate]:
+def _attention_half(layer: FusedLayer, own: FusedAttention, rope: RopeTable) -> Iterator[Candidate]:
     attends_in = attention.attention_layer(own, rope)
     around = half.half_parts(layer, own.qkv, own.out)
     if attends_in is None or around is None:
@@ -141,7 +141,7 @@ def _attention_half(layer: LeanLayer, own: FusedAttention, rope: RopeTable) -> I
     )
 
 
-def _experts(layer: LeanLayer) -> Iterator[Candidate]:
+def _experts(layer: FusedLayer) -> Iterator[Candidate]:
     parts = experts.expert_parts(layer)
     if parts is None:
         return
@@ -154,7 +154,7 @@ def _experts(layer: LeanLayer) -> Iterator[Candidate]:
     )
 
 
-def _norm(owner: LeanLayer | LeanHead, place: str) -> Iterator[Candidate]:
+def _norm(owner: FusedLayer | FusedHead, place: str) -> Iterator[Candidate]:
     own: RMSNorm | None = getattr(owner, place)
     if own is None or own.weight is None:
         return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.attention.layer import AttentionLayer
     from tenonry_torch_base.step_kernels import AttentionKernel, DeltaRuleKernel
     from tenonry_worker_torch.fuse.block import FusedAttention
-    from tenonry_worker_torch.fuse.layer import FirstHalf, LeanLayer
+    from tenonry_worker_torch.fuse.layer import FirstHalf, FusedLayer
     from tenonry_worker_torch.fuse.mixers.delta_rule import DeltaRule
     from tenonry_worker_torch.fuse.rope import RopeTable
     from tenonry_worker_torch.state.mixer import PackedMixer
@@ -54,7 +54,7 @@ class AttentionHalf(NamedTuple):
         return self.kernel(hidden, cos, sin, held)
 
 
-def half_parts(layer: LeanLayer, projection: object, out: object) -> HalfParts | None:
+def half_parts(layer: FusedLayer, projection: object, out: object) -> HalfParts | None:
     """Operations around the part of a layer; None if there is more than a norm, two matrices and the residual."""
     norm = layer.before_attention
     if norm is None or norm.weight is None or layer.after_attention is not None:
@@ -72,7 +72,7 @@ def half_parts(layer: LeanLayer, projection: object, out: object) -> HalfParts |
 
 
 def mixer_candidates(
-    layer: LeanLayer,
+    layer: FusedLayer,
     mixer: PackedMixer,
     own: DeltaRule | KernelDeltaRule,
     kernel: DeltaRuleKernel,
@@ -96,7 +96,7 @@ def mixer_candidates(
 
 
 def attention_candidates(
-    layer: LeanLayer, own: FusedAttention, kernel: AttentionKernel, rope: RopeTable, count: int
+    layer: FusedLayer, own: FusedAttention, kernel: AttentionKernel, rope: RopeTable, count: int
 ) -> Candidates:
     """Both over `count` random tokens, the second ones after their rows entered."""
     first, second = trial_steps(own, rope, count)

@@ -13,8 +13,8 @@ from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.state.backend import StatefulBackend
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch_cpu.kernels.attention import LONGEST, SHORTEST, TrialStep, attention_parts
-from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsLayer
 from tenonry_worker_torch_cpu.kernels.linear import KernelLinear
+from tenonry_worker_torch_cpu.kernels.low_bit import LowBitLayer
 from tenonry_worker_torch_cpu.kernels.trial import Candidates
 from tenonry_worker_torch_cpu.packing.onednn import PackedLinear
 from tenonry_worker_torch_cpu.packing.widened import BlockedLinear
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from tenonry_torch_base.attention.base import AttentionBackend, LayerSpec
     from tenonry_torch_base.attention.layer import AttentionLayer
-    from tenonry_torch_base.few_bits import FewBitsWeight
+    from tenonry_torch_base.low_bit import LowBitWeight
     from tenonry_torch_base.paged_attention import PagedKernel, PagedKeys
     from tenonry_torch_base.step_kernels import BlockedWeight, StackKernel
     from tenonry_torch_base.step_kernels import LayerKernel as Kernel
-    from tenonry_worker_torch.fuse.layer import LeanLayer
+    from tenonry_worker_torch.fuse.layer import FusedLayer
     from tenonry_worker_torch.fuse.linear import Linear
     from tenonry_worker_torch.fuse.rope import RopeTable
 
@@ -107,7 +107,7 @@ def paged_parts(spec: LayerSpec) -> AttentionParts:
     )
 
 
-def layer_parts(layer: LeanLayer, rope: RopeTable | None) -> LayerParts | None:
+def layer_parts(layer: FusedLayer, rope: RopeTable | None) -> LayerParts | None:
     """Parts of a layer; None if it has more parts, or another order, than kernels support."""
     own = layer.attention
     mlp = layer.mlp
@@ -138,9 +138,9 @@ def layer_parts(layer: LeanLayer, rope: RopeTable | None) -> LayerParts | None:
     )
 
 
-def blocked_of(linear: Linear) -> BlockedWeight | FewBitsWeight | None:
+def blocked_of(linear: Linear) -> BlockedWeight | LowBitWeight | None:
     """Packed weight of an unmodified packed layer, in the layout of kernels."""
-    if isinstance(linear, FewBitsLayer):
+    if isinstance(linear, LowBitLayer):
         return linear.weight
     if isinstance(linear, KernelLinear):
         linear = linear.own
@@ -167,7 +167,7 @@ def attention_candidates(
 
 
 def layer_candidates(
-    layer: LeanLayer, kernel: Kernel, attends: PagedKernel, rope: RopeTable, count: int
+    layer: FusedLayer, kernel: Kernel, attends: PagedKernel, rope: RopeTable, count: int
 ) -> Candidates:
     """Both over `count` random tokens, the second ones after their rows entered."""
     own = layer.attention
@@ -179,18 +179,18 @@ def layer_candidates(
     cos, sin = second.after_entering(rope)
     keys = paged_keys(second)
     hidden = torch.randn(count, len(layer.before_mlp.weight)).bfloat16()
-    lean = copy.copy(layer)
-    lean.kernel = None
-    lean.attention = first.own
+    fused = copy.copy(layer)
+    fused.kernel = None
+    fused.attention = first.own
     return Candidates(
-        lambda: (lean(hidden, cos, sin), first.kept()),
+        lambda: (fused(hidden, cos, sin), first.kept()),
         lambda: (kernel(hidden, cos, sin, keys), second.kept()),
         TOLERANCE,
     )
 
 
 def stack_candidates(
-    layers: Sequence[LeanLayer],
+    layers: Sequence[FusedLayer],
     kernels: tuple[Sequence[Kernel], StackKernel],
     attends: PagedKernel,
     rope: RopeTable,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel, PromptKernel
-    from tenonry_worker_torch.fuse.layer import LeanLayer
+    from tenonry_worker_torch.fuse.layer import FusedLayer
     from tenonry_worker_torch.fuse.rope import RopeTable
 
 BLOCK_SIZE = 16
@@ -52,7 +52,7 @@ class _Attention:
 
     def __init__(
         self,
-        layers: Sequence[LeanLayer],
+        layers: Sequence[FusedLayer],
         attends: Mapping[str, PagedKernel],
         chunks: Mapping[str, ChunkKernel],
     ) -> None:
@@ -96,7 +96,7 @@ class _Attention:
 
 
 def prompt_candidates(
-    layers: Sequence[LeanLayer],
+    layers: Sequence[FusedLayer],
     kernel: PromptKernel,
     attends: Mapping[str, PagedKernel],
     chunks: Mapping[str, ChunkKernel],
@@ -108,10 +108,10 @@ def prompt_candidates(
     whole = WholePrompts(tuple(second.layers), kernel)
     singly = []
     for layer, attention in zip(layers, first.layers, strict=True):
-        lean = copy.copy(layer)
-        lean.attention = copy.copy(layer.attention)
-        lean.attention.attend = attention  # type: ignore[attr-defined] - has parts
-        singly.append(lean)
+        fused = copy.copy(layer)
+        fused.attention = copy.copy(layer.attention)
+        fused.attention.attend = attention  # type: ignore[attr-defined] - has parts
+        singly.append(fused)
     tokens = sum(NEW_TOKENS)
     positions = torch.arange(tokens) % len(rope.cos)
     cos, sin = rope.at(positions)
@@ -119,8 +119,8 @@ def prompt_candidates(
 
     def one_by_one() -> tuple[torch.Tensor, ...]:
         made = hidden
-        for lean in singly:
-            made = lean(made, cos, sin)
+        for fused in singly:
+            made = fused(made, cos, sin)
         return (made, *first.kept())
 
     def together() -> tuple[torch.Tensor, ...]:

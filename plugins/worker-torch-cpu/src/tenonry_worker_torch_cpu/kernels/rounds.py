@@ -9,7 +9,7 @@ from torch import nn
 
 from tenonry_torch_base.round_kernel import RoundEnds
 from tenonry_torch_base.step_kernels import RoundParts
-from tenonry_worker_torch.fuse.decoder import LeanHead
+from tenonry_worker_torch.fuse.decoder import FusedHead
 from tenonry_worker_torch.fuse.rope import RopeTable
 from tenonry_worker_torch_cpu.kernels.linear import KernelLinear
 from tenonry_worker_torch_cpu.kernels.paged import TOLERANCE, paged_keys, trial_step
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.paged_attention import PagedKernel, PagedKeys
     from tenonry_torch_base.round_kernel import RoundKernel, RoundTokens
     from tenonry_torch_base.step_kernels import LayerKernel
-    from tenonry_worker_torch.fuse.decoder import LeanForward
+    from tenonry_worker_torch.fuse.decoder import FusedForward
 
 ROWS = 2  # of a trial
 FIRST_IDS = 64  # their tokens are among these
@@ -41,13 +41,13 @@ class WholeRounds(NamedTuple):
 
 
 def round_parts(
-    forward: LeanForward, layers: Sequence[LayerKernel], rope: RopeTable
+    forward: FusedForward, layers: Sequence[LayerKernel], rope: RopeTable
 ) -> RoundParts | None:
     """Parts of a model; None if kernels do not support its modules outside of the layers, or its rotary tables."""
     embed, end = forward.embed, forward.end
     if type(rope) is not RopeTable:
         return None
-    if type(embed) is not nn.Embedding or not isinstance(end, LeanHead) or end.softcap:
+    if type(embed) is not nn.Embedding or not isinstance(end, FusedHead) or end.softcap:
         return None
     is_plain = embed.max_norm is None and embed.weight.dtype == torch.bfloat16
     head = end.head
@@ -68,7 +68,7 @@ def round_parts(
 
 
 def round_candidates(
-    forward: LeanForward,
+    forward: FusedForward,
     kernel: RoundKernel,
     layer: LayerKernel,
     attends: PagedKernel,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel
-    from tenonry_worker_torch.fuse.decoder import LeanForward
+    from tenonry_worker_torch.fuse.decoder import FusedForward
 
 STACK = "stack"
 PROMPTS = "prompts"
@@ -32,7 +32,7 @@ SOME_ROWS = 2
 
 
 def stacks(
-    forward: LeanForward, attends: Mapping[str, PagedKernel], chunks: Mapping[str, ChunkKernel]
+    forward: FusedForward, attends: Mapping[str, PagedKernel], chunks: Mapping[str, ChunkKernel]
 ) -> Iterator[Candidate]:
     """Candidates of a model whose layers have a kernel each, and all the same rotation and block tables.
 
@@ -75,7 +75,7 @@ def stacks(
     )
 
 
-def rounds(forward: LeanForward, attends: Mapping[str, PagedKernel]) -> Iterator[Candidate]:
+def rounds(forward: FusedForward, attends: Mapping[str, PagedKernel]) -> Iterator[Candidate]:
     """Candidate for several tokens; follows `stacks`, and the decision about the head's kernel."""
     if forward.stack is None:
         return
@@ -100,6 +100,6 @@ def rounds(forward: LeanForward, attends: Mapping[str, PagedKernel]) -> Iterator
     )
 
 
-def whole_layers(forward: LeanForward) -> list[WholeLayer]:
+def whole_layers(forward: FusedForward) -> list[WholeLayer]:
     """Kernels of whole layers, in order."""
     return [layer.kernel for layer in forward.layers if isinstance(layer.kernel, WholeLayer)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch.invariance import refused
 from tenonry_worker_torch.passes.model_pass import ModelPass
 from tenonry_worker_torch_cpu.invariance.check import require_invariance
@@ -33,17 +33,17 @@ class Invariance(ModelPass):
         architecture = type(model.module).__name__
         found = facts.kernels
         kernels = None if found is None else found.kernels.invariant()
-        lean = model.forward
-        if not isinstance(lean, LeanForward) or found is None or kernels is None:
+        fused = model.forward
+        if not isinstance(fused, FusedForward) or found is None or kernels is None:
             raise refused(f"{architecture} runs its own code")
         with facts.phases.of("packing"):
-            added = [] if facts.seats is None else facts.seats.beside(lean)
-            make_invariant(lean, kernels, architecture, added)
+            added = [] if facts.seats is None else facts.seats.beside(fused)
+            make_invariant(fused, kernels, architecture, added)
         model.chosen_kernels = (
-            f"Step kernels {found.text}: {len(lean.layers)} × layer, the norm behind them and the head, the same bits "
+            f"Step kernels {found.text}: {len(fused.layers)} × layer, the norm behind them and the head, the same bits "
             "for a token whatever runs beside it"
         )
-        return f"{len(lean.layers)} layers"
+        return f"{len(fused.layers)} layers"
 
     def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
         """Compare the bits of tokens in several batches. Raises NotInvariantError where they differ.
@@ -51,7 +51,7 @@ class Invariance(ModelPass):
         The end of loading compares the model; a difference ends the start.
         """
         architecture = type(model.module).__name__
-        if isinstance(model.forward, LeanForward):
+        if isinstance(model.forward, FusedForward):
             vocab_size = int(model.module.config.get_text_config().vocab_size)
             require_invariance(model.forward, facts.checks.run, vocab_size, architecture)
         return True

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch.fuse.linear import is_half_on_host
 from tenonry_worker_torch.passes.model_pass import ModelPass
 from tenonry_worker_torch_cpu.kernels.bfloat16 import bfloat16_parts
 from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser, listed
-from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsKernels
 from tenonry_worker_torch_cpu.kernels.float32 import float32_parts
+from tenonry_worker_torch_cpu.kernels.low_bit import LowBitKernels
 from tenonry_worker_torch_cpu.passes.alone import why_no_kernels
 
 if TYPE_CHECKING:
@@ -44,19 +44,19 @@ class ChosenKernels(ModelPass):
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
         found: FoundKernels = facts.kernels  # type: ignore[assignment] - `why_not` looked
         chooser = self._chooser = KernelChooser(found)
-        few_bits = _few_bits(model)
+        low_bit = _low_bit(model)
         changes.on_undo(partial(self._describe, model, found))  # the last to be undone
         changes.on_undo(chooser.forget)
-        if few_bits is not None and isinstance(model.forward, LeanForward):
-            changes.on_undo(partial(few_bits.leave_to_quantisation, model.forward))
+        if low_bit is not None and isinstance(model.forward, FusedForward):
+            changes.on_undo(partial(low_bit.leave_to_quantisation, model.forward))
         chooser.apply(_candidates(chooser, model, facts.storage), changes)
         self._describe(model, found)
-        counts = chooser.counts if few_bits is None else chooser.counts + few_bits.counts
+        counts = chooser.counts if low_bit is None else chooser.counts + low_bit.counts
         return listed(counts) or "no part is faster with one"
 
     def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
         """Compare, if any part has a kernel."""
-        counted = [part.counts for part in (self._chooser, _few_bits(model)) if part is not None]
+        counted = [part.counts for part in (self._chooser, _low_bit(model)) if part is not None]
         if not facts.is_checked or not any(counted):
             return True
         if model.dtype == torch.float32 and model.quantisation is None:
@@ -73,9 +73,9 @@ class ChosenKernels(ModelPass):
             texts = [
                 f"Step kernels {found.text} do not compute in {str(model.dtype)[6:]} here: torch does"
             ]
-        few_bits = _few_bits(model)
-        if few_bits is not None:
-            texts.append(few_bits.text)
+        low_bit = _low_bit(model)
+        if low_bit is not None:
+            texts.append(low_bit.text)
         model.chosen_kernels = "; ".join(texts)
 
 
@@ -96,8 +96,8 @@ def _candidates(
     return ()
 
 
-def _few_bits(model: LoadedModel) -> FewBitsKernels | None:
+def _low_bit(model: LoadedModel) -> LowBitKernels | None:
     """Kernels of quantised matrices, if the model has any."""
     kernels = model.matrix_kernels
-    is_used = model.quantisation is not None and isinstance(kernels, FewBitsKernels)
+    is_used = model.quantisation is not None and isinstance(kernels, LowBitKernels)
     return kernels if is_used else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch.fuse.generic import pack_linears
 from tenonry_worker_torch.fuse.mixers import renew_paths
 from tenonry_worker_torch.passes.model_pass import NotUsed
@@ -34,11 +34,11 @@ class Pack(WeightPass):
             raise NotUsed(
                 f"it is for bfloat16 on the CPU, not {str(model.dtype)[6:]} on {model.device}"
             )
-        lean = model.forward
+        fused = model.forward
         with facts.phases.of("packing"):
-            if isinstance(lean, LeanForward):
-                lean.pack(packing)
-                return f"{len(lean.layers)} layers, {type(packing).__name__}"
+            if isinstance(fused, FusedForward):
+                fused.pack(packing)
+                return f"{len(fused.layers)} layers, {type(packing).__name__}"
             count = pack_linears(model.module, packing)
             renew_paths(model.mixers)
         if not count:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_torch_base.attention.base import DecodeRows
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch.passes.model_pass import ModelPass
 from tenonry_worker_torch_cuda.graphs.captured import GraphedPass
 from tenonry_worker_torch_cuda.graphs.maker import CudaGraphs
@@ -53,7 +53,7 @@ def refusal(model: LoadedModel) -> str | None:
         return "steps of this model depend on more than its tokens"
     if parallel.tensor.size > 1 or parallel.link.num_stages > 1 or parallel.experts is not None:
         return "ranks exchange data within a step; one rank has them"
-    if not isinstance(model.forward, LeanForward):
+    if not isinstance(model.forward, FusedForward):
         return "the model runs its own code, which may read values on the host"
     backend = model.backend
     if backend.num_groups > 1 or backend.decode_plan(no_rows(model.device)) is None:

@@ -17,7 +17,7 @@ from tenonry_worker_torch.adapters.linear import (
     sources_of,
 )
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch.fuse.generic import PackedModule
 from tenonry_worker_torch.fuse.linear import Linear
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.adapters.registry import Adapters
-    from tenonry_worker_torch.fuse.layer import LeanLayer
+    from tenonry_worker_torch.fuse.layer import FusedLayer
 
 logger = logging.getLogger("tenonry.worker")
 
@@ -74,13 +74,13 @@ class AdapterTargets:
                 self._adapters.targets.refuse(name, f"{name} is in a layer with state")
         self._open &= set(self._adapters.targets.by_name)
 
-    def wrap(self, lean: LeanForward) -> None:
+    def wrap(self, fused: FusedForward) -> None:
         """Wrap the projections of fused layers."""
         self._own_code = []
-        for layer in lean.layers:
+        for layer in fused.layers:
             self._wrap_layer(layer)
 
-    def _wrap_layer(self, layer: LeanLayer) -> None:
+    def _wrap_layer(self, layer: FusedLayer) -> None:
         attention = layer.attention
         if isinstance(attention, FusedAttention):
             attention.qkv = self._wrapped(attention.qkv)
@@ -92,12 +92,12 @@ class AdapterTargets:
         else:
             self._own_code.append(mlp)
 
-    def beside(self, lean: LeanForward) -> list[AddedToLayer]:
+    def beside(self, fused: FusedForward) -> list[AddedToLayer]:
         """Adapters within each of the fused layers, for its kernel to add."""
         self._own_code = []
-        return [self._beside_layer(layer) for layer in lean.layers]
+        return [self._beside_layer(layer) for layer in fused.layers]
 
-    def _beside_layer(self, layer: LeanLayer) -> AddedToLayer:
+    def _beside_layer(self, layer: FusedLayer) -> AddedToLayer:
         linears: list[Linear] = []
         if isinstance(layer.attention, FusedAttention):
             linears += (layer.attention.qkv, layer.attention.out)

@@ -15,7 +15,7 @@ from tenonry_torch_base.parallel.stage import stage_of
 from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.fuse.block import FusedAttention, is_linear
 from tenonry_worker_torch.fuse.embedding import embeds_plainly
-from tenonry_worker_torch.fuse.layer import LeanLayer, lean_layer, lean_mixer_layer
+from tenonry_worker_torch.fuse.layer import FusedLayer, fused_layer, fused_mixer_layer
 from tenonry_worker_torch.fuse.linear import (
     DenseLinear,
     GatheredLinear,
@@ -80,15 +80,15 @@ class RoundsOfTokens(Protocol):
         ...
 
 
-class LeanForward:
+class FusedForward:
     """A Forward (see `tenonry_worker_torch.forward`) over fused layers; `embed` and `end` if the stage has them."""
 
     def __init__(
         self,
         embed: nn.Module | None,
-        layers: list[LeanLayer],
+        layers: list[FusedLayer],
         ropes: dict[str, RopeTable],
-        end: LeanHead | RMSNorm | None,
+        end: FusedHead | RMSNorm | None,
         step: StepPlan,
     ) -> None:
         self.embed = embed
@@ -154,9 +154,9 @@ class LeanForward:
             return hidden
         return self.end(hidden if keep is None else hidden.index_select(0, keep))
 
-    def shortened(self, numbers: list[int]) -> LeanForward:
+    def shortened(self, numbers: list[int]) -> FusedForward:
         """The same with these layers alone; returns normalised hidden states instead of logits."""
-        return LeanForward(
+        return FusedForward(
             self.embed,
             [self.layers[number] for number in numbers],
             self.ropes,
@@ -172,7 +172,7 @@ class LeanForward:
             self.end.head = self.end.head.packed(packing)
 
 
-class LeanHead:
+class FusedHead:
     """Modules after the layers: `hidden` [T, H] → logits [T, vocabulary]."""
 
     __slots__ = ("head", "norm", "softcap")
@@ -195,9 +195,9 @@ class LeanHead:
         return logits
 
 
-def lean_forward(
+def fused_forward(
     model: PreTrainedModel, layers: dict[str, AttentionLayer], step: StepPlan, num_positions: int
-) -> LeanForward | None:
+) -> FusedForward | None:
     """Build the fused forward pass for positions below `num_positions`; None for a model with another structure."""
     _, inner = text_stack(model)
     stage = stage_of(model)
@@ -206,49 +206,49 @@ def lean_forward(
         return None
     if stage.is_first and not embeds_plainly(model):
         return None
-    end = lean_head(model) if stage.is_last else None
+    end = fused_head(model) if stage.is_last else None
     if stage.is_last and end is None:
         return None
-    lean = lean_layers(model, layers)
-    if lean is None:
+    fused = fused_layers(model, layers)
+    if fused is None:
         return None
-    rotated = {layer.layer_type for layer in lean if isinstance(layer.attention, FusedAttention)}
+    rotated = {layer.layer_type for layer in fused if isinstance(layer.attention, FusedAttention)}
     ropes = {
         kind: rope_table(inner.rotary_emb, kind, num_positions, model.dtype)
         for kind in sorted(rotated)
     }
     if any(table is None for table in ropes.values()):
         return None
-    return LeanForward(inner.embed_tokens if stage.is_first else None, lean, ropes, end, step)
+    return FusedForward(inner.embed_tokens if stage.is_first else None, fused, ropes, end, step)
 
 
-def lean_layers(
+def fused_layers(
     model: PreTrainedModel, layers: dict[str, AttentionLayer]
-) -> list[LeanLayer] | None:
+) -> list[FusedLayer] | None:
     """Those of the stage, in order; None when one of them is of another kind."""
     blocks = blocks_of(model, layers.values())
     if blocks is None:
         return None
-    lean = []
+    fused = []
     for block in blocks:
-        layer = lean_block(block)
+        layer = fused_block(block)
         if layer is None:
             return None
-        lean.append(layer)
-    return lean
+        fused.append(layer)
+    return fused
 
 
-def lean_block(block: Block) -> LeanLayer | None:
+def fused_block(block: Block) -> FusedLayer | None:
     """Fused layer with attention, or a mixer instead of it; None if the layer has another structure."""
     if block.mixer is not None:
-        return lean_mixer_layer(block.module, block.mixer, block.layer_type)
+        return fused_mixer_layer(block.module, block.mixer, block.layer_type)
     attention = block.attention
     if attention is None:
         return None
-    return lean_layer(block.module, attention.spec, attention, block.layer_type)
+    return fused_layer(block.module, attention.spec, attention, block.layer_type)
 
 
-def lean_head(model: PreTrainedModel) -> LeanHead | None:
+def fused_head(model: PreTrainedModel) -> FusedHead | None:
     """The norm after the layers and the head, or None if they are of another kind."""
     norm = rms_norm_of(text_stack(model)[1].norm)
     head = model.get_output_embeddings()
@@ -267,4 +267,4 @@ def lean_head(model: PreTrainedModel) -> LeanHead | None:
         )
     if isinstance(head, GatherLinear):
         projection = GatheredLinear(projection, head.group, head.out_features)
-    return LeanHead(norm, projection, float(softcap))
+    return FusedHead(norm, projection, float(softcap))

@@ -66,7 +66,7 @@ class HalfKernel(Protocol):
         ...
 
 
-class LeanLayer:
+class FusedLayer:
     """`hidden` [T, H] → [T, H], or [Q, H] when only the tokens `keep` i64[Q] continue; all K/V are written anyway."""
 
     def __init__(
@@ -138,9 +138,9 @@ class LeanLayer:
             pack_linears(self.mlp, packing)
 
 
-def lean_layer(
+def fused_layer(
     module: nn.Module, spec: LayerSpec, attend: Attend, layer_type: str
-) -> LeanLayer | None:
+) -> FusedLayer | None:
     """A layer with `self_attn`, `mlp` and norms under known names; None if it looks different."""
     attention = getattr(module, "self_attn", None)
     if attention is None:
@@ -149,14 +149,14 @@ def lean_layer(
     return None if fused is None else _around(fused, module, "self_attn", layer_type)
 
 
-def lean_mixer_layer(module: nn.Module, mixer: FusedMixer, layer_type: str) -> LeanLayer | None:
-    """As `lean_layer`, of a module whose child `mixer.name` is a layer with state."""
+def fused_mixer_layer(module: nn.Module, mixer: FusedMixer, layer_type: str) -> FusedLayer | None:
+    """As `fused_layer`, of a module whose child `mixer.name` is a layer with state."""
     return _around(mixer, module, mixer.name, layer_type)
 
 
 def _around(
     part: FusedAttention | FusedMixer, module: nn.Module, part_name: str, layer_type: str
-) -> LeanLayer | None:
+) -> FusedLayer | None:
     mlp = getattr(module, "mlp", None)
     norms = _norms(module)
     if mlp is None or norms is None:
@@ -167,7 +167,7 @@ def _around(
     for name, child in module.named_children():
         if name not in known and not isinstance(child, nn.Dropout | nn.Identity):
             return None
-    return LeanLayer(part, fused_mlp(mlp) or mlp, norms, layer_type)
+    return FusedLayer(part, fused_mlp(mlp) or mlp, norms, layer_type)
 
 
 def _norms(module: nn.Module) -> list[RMSNorm | None] | None:

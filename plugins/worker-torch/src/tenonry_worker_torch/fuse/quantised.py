@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from tenonry.errors import ModelError
-from tenonry_torch_base.few_bits import FewBitsWeight, matrix_of
+from tenonry_torch_base.low_bit import LowBitWeight, matrix_of
 from tenonry_torch_base.quantisations import QuantisedLinear, QuantisedWeight
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.linear import merged_bias, take_weight
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tenonry_torch_base.quantisations import Quantisation
-    from tenonry_worker_torch.fuse.decoder import LeanForward
+    from tenonry_worker_torch.fuse.decoder import FusedForward
     from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PartedLinear
 
-    Stored = QuantisedWeight | FewBitsWeight
+    Stored = QuantisedWeight | LowBitWeight
 
 
 class MatrixKernels(Protocol):
@@ -135,8 +135,8 @@ class QuantisedPacking:
 
 def _side_by_side(weights: Sequence[Stored]) -> Stored | None:
     """Concatenated outputs; None if the matrices are too different."""
-    laid_out = [weight for weight in weights if isinstance(weight, FewBitsWeight)]
-    whole = FewBitsWeight.side_by_side(laid_out) if len(laid_out) == len(weights) else None
+    laid_out = [weight for weight in weights if isinstance(weight, LowBitWeight)]
+    whole = LowBitWeight.side_by_side(laid_out) if len(laid_out) == len(weights) else None
     return whole or QuantisedWeight.side_by_side([matrix_of(weight) for weight in weights])
 
 
@@ -150,14 +150,14 @@ class SideBySide(QuantisedLinear):
         return torch.cat([layer(x) for layer in self.layers], 1)
 
 
-def refuse_others(lean: LeanForward | None, architecture: str, name: str) -> None:
+def refuse_others(fused: FusedForward | None, architecture: str, name: str) -> None:
     """Raises ModelError for a model of which most would stay as it is."""
-    if lean is None:
+    if fused is None:
         raise ModelError(
             f"quantization={name}: {architecture} runs its own code, not the layers that worker 'torch' can quantise; "
             "leave --quantization out"
         )
-    for number, layer in enumerate(lean.layers):
+    for number, layer in enumerate(fused.layers):
         if not isinstance(layer.attention, FusedAttention):
             raise ModelError(
                 f"quantization={name}: layer {number} of {architecture} keeps state instead of attention, which "

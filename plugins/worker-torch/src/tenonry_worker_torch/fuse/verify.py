@@ -15,7 +15,7 @@ from tenonry_torch_base.attention.layer import LAYER_ATTRIBUTE
 from tenonry_torch_base.attention.math import causal_attention
 from tenonry_torch_base.seeded import seeded
 from tenonry_torch_base.text_part import text_stack
-from tenonry_worker_torch.fuse.layer import LeanLayer, lean_layer, lean_mixer_layer
+from tenonry_worker_torch.fuse.layer import FusedLayer, fused_layer, fused_mixer_layer
 from tenonry_worker_torch.fuse.mixers.part import mixer_part
 from tenonry_worker_torch.fuse.rope import rope_table
 from tenonry_worker_torch.fuse.stack import blocks_of
@@ -62,8 +62,8 @@ def layer_agrees(
     device = next(block.parameters()).device
     with seeded(0, device), torch.no_grad():
         copied = random_copy(block)
-        lean = _lean_of(copied, spec, layer_type)
-        if lean is None:
+        fused = _fused_of(copied, spec, layer_type)
+        if fused is None:
             return False
         rotary_copy = copy.deepcopy(rotary).to(device)
         hidden = torch.randn(LENGTH, _hidden_size(copied), device=device)
@@ -80,20 +80,20 @@ def layer_agrees(
             wanted = wanted[0]
         wanted = wanted.view(LENGTH, -1)
         if spec is None:
-            got = lean(hidden, None, None)
+            got = fused(hidden, None, None)
         else:
             table = rope_table(rotary_copy, layer_type, LENGTH, torch.float32)
             if table is None:
                 return False
             lengths = torch.full_like(positions[0], LENGTH)
-            got = lean(hidden, *table.at(positions[0], lengths))
+            got = fused(hidden, *table.at(positions[0], lengths))
     return is_same(got, wanted)
 
 
-def _lean_of(copied: nn.Module, spec: LayerSpec | None, layer_type: str) -> LeanLayer | None:
+def _fused_of(copied: nn.Module, spec: LayerSpec | None, layer_type: str) -> FusedLayer | None:
     """The fused layer of a copied block, whose attention, in both, becomes a plain one over one prompt."""
     if spec is None:
-        return _lean_with_mixer(copied, layer_type)
+        return _fused_with_mixer(copied, layer_type)
 
     def attend(
         query: torch.Tensor,
@@ -108,10 +108,10 @@ def _lean_of(copied: nn.Module, spec: LayerSpec | None, layer_type: str) -> Lean
             setattr(
                 module, LAYER_ATTRIBUTE, lambda _, query, key, value, *__: attend(query, key, value)
             )
-    return lean_layer(copied, spec, attend, layer_type)
+    return fused_layer(copied, spec, attend, layer_type)
 
 
-def _lean_with_mixer(copied: nn.Module, layer_type: str) -> LeanLayer | None:
+def _fused_with_mixer(copied: nn.Module, layer_type: str) -> FusedLayer | None:
     """Both run the code of the mixer's class; the path of decoding rows is compared apart."""
     part = mixer_part(copied)
     if part is None:
@@ -119,7 +119,7 @@ def _lean_with_mixer(copied: nn.Module, layer_type: str) -> LeanLayer | None:
     module = getattr(copied, part.name)
     del module.forward
     part.over_step = lambda x: module(x[None])[0]
-    return lean_mixer_layer(copied, part, layer_type)
+    return fused_mixer_layer(copied, part, layer_type)
 
 
 def _hidden_size(block: nn.Module) -> int:

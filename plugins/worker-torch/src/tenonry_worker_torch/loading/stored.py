@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from tenonry.errors import ModelError
-from tenonry_torch_base.kernel_parts import FewBitsRowsParts
+from tenonry_torch_base.kernel_parts import LowBitRowsParts
 from tenonry_torch_base.quantisations import Quantisation
 from tenonry_torch_base.settings import torch_settings
 from tenonry_torch_base.step_kernels import Refusal
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tenonry.config import EngineConfig
     from tenonry_torch_base.checkpoint import Checkpoint
-    from tenonry_torch_base.few_bits import FewBitsWeight
+    from tenonry_torch_base.low_bit import LowBitWeight
     from tenonry_torch_base.quantisations import QuantisedWeight, StoredBlocks
     from tenonry_torch_base.step_kernels import StepKernels
     from tenonry_worker_torch.step_kernels import FoundKernels
@@ -44,7 +44,7 @@ class StoredLinear(nn.Linear):
     piece by piece; oneDNN would compile code for each shape in 16 bits, and hold it.
     """
 
-    stored: FewBitsWeight | QuantisedWeight | None
+    stored: LowBitWeight | QuantisedWeight | None
     rows: Rows | None
     floats: Rows | None
 
@@ -176,7 +176,7 @@ def attach_stored(
     for key, matrix in matrices.unread.items():
         owner = checkpoint.targets[key].rpartition(".")[0]
         names = sharing[id(model.get_submodule(owner).weight)]
-        stored: FewBitsWeight | QuantisedWeight | None
+        stored: LowBitWeight | QuantisedWeight | None
         if kernels is None:
             stored = matrix.weight().to(model.device)
             rows, floats = DequantisedRows(stored, model.dtype), None
@@ -184,7 +184,7 @@ def attach_stored(
             blocks = matrix.blocks()
             stored = None if blocks is None else _laid_out(key, blocks, checkpoint, kernels)
             rows, floats = (
-                None if stored is None else kernels.make(FewBitsRowsParts(stored, dtype))
+                None if stored is None else kernels.make(LowBitRowsParts(stored, dtype))
                 for dtype in (model.dtype, torch.float32)
             )
         if stored is None or isinstance(rows, Refusal) or isinstance(floats, Refusal):
@@ -200,7 +200,7 @@ def attach_stored(
 
 def _laid_out(
     key: str, blocks: StoredBlocks, checkpoint: Checkpoint, kernels: StepKernels
-) -> FewBitsWeight | None:
+) -> LowBitWeight | None:
     try:
         return kernels.laid_out(blocks)
     except ValueError as error:
@@ -210,7 +210,7 @@ def _laid_out(
 
 
 def _stored(
-    module: nn.Module, weight: FewBitsWeight | QuantisedWeight, rows: Rows, floats: Rows | None
+    module: nn.Module, weight: LowBitWeight | QuantisedWeight, rows: Rows, floats: Rows | None
 ) -> nn.Module:
     made: StoredLinear | StoredEmbedding
     with torch.device("meta"):

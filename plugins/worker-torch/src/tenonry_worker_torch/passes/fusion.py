@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenonry_worker_torch.fuse.decoder import lean_forward
+from tenonry_worker_torch.fuse.decoder import fused_forward
 from tenonry_worker_torch.fuse.mixers import use_paths
 from tenonry_worker_torch.fuse.verify import layers_agree
 from tenonry_worker_torch.passes.model_pass import ModelPass, NotUsed
@@ -41,13 +41,13 @@ class Fusion(ModelPass):
 
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
         positions = max(facts.num_positions, *facts.checks.lengths)
-        lean = lean_forward(model.module, model.layers, model.step, positions)
-        if lean is None:
+        fused = fused_forward(model.module, model.layers, model.step, positions)
+        if fused is None:
             raise NotUsed(f"{type(model.module).__name__} has another structure")
         # A step that samples from no row would skip the last layer, whose experts others wait for.
-        lean.can_prune = lean.can_prune and model.parallel.experts is None
-        changes.set(model, "forward", lean)
-        return f"{len(lean.layers)} layers"
+        fused.can_prune = fused.can_prune and model.parallel.experts is None
+        changes.set(model, "forward", fused)
+        return f"{len(fused.layers)} layers"
 
     def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
         """Ranks decide alike after each of the comparisons, in which all take part."""

@@ -13,7 +13,7 @@ import torch
 from tenonry.errors import ModelError
 from tenonry.plugin.checks import load_options
 from tenonry_worker_torch.changes import Changes
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch.pass_report import Outcome, PassReport, PassResult
 from tenonry_worker_torch.passes.model_pass import NotUsed
 
@@ -199,8 +199,8 @@ class _Optimiser:
 
     def _keep_reference(self) -> None:
         """Run the model's own code while its weights are as loaded, if comparisons will need it."""
-        if not self._has_reference and not isinstance(self._model.forward, LeanForward):
-            self._facts.checks.prepare(may_be_lean=False)
+        if not self._has_reference and not isinstance(self._model.forward, FusedForward):
+            self._facts.checks.prepare(may_fuse=False)
         self._has_reference = True
 
 

@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, ClassVar
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch.fuse.quantised import QuantisedPacking, refuse_others
 from tenonry_worker_torch.loading.stored import all_to_floats
 from tenonry_worker_torch.passes.model_pass import ModelPass, NotUsed
@@ -42,13 +42,13 @@ class AdapterSeats(WeightPass):
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
         if facts.seats is None:
             return "no adapters are served"
-        return None if isinstance(model.forward, LeanForward) else "modules are hooked instead"
+        return None if isinstance(model.forward, FusedForward) else "modules are hooked instead"
 
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
-        lean = model.forward
-        assert facts.seats is not None and isinstance(lean, LeanForward)  # noqa: S101, PT018 - `why_not` looked
-        facts.seats.wrap(lean)
-        return f"{len(lean.layers)} layers"
+        fused = model.forward
+        assert facts.seats is not None and isinstance(fused, FusedForward)  # noqa: S101, PT018 - `why_not` looked
+        facts.seats.wrap(fused)
+        return f"{len(fused.layers)} layers"
 
 
 class Quantise(WeightPass):
@@ -76,12 +76,12 @@ class Quantise(WeightPass):
 
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
         quantisation: Quantisation = facts.quantisation  # type: ignore[assignment] - `why_not` looked
-        lean = model.forward
+        fused = model.forward
         architecture = type(model.module).__name__
         if model.device.type != "cpu" and model.matrix_kernels is None:
             all_to_floats(model.module)
             raise NotUsed("there are no kernels for quantised matrices")
-        if not isinstance(lean, LeanForward):
+        if not isinstance(fused, FusedForward):
             if quantisation.config is None:
                 refuse_others(None, architecture, quantisation.name)
             all_to_floats(model.module)
@@ -89,10 +89,10 @@ class Quantise(WeightPass):
                 f"{architecture} runs its own code, so what is stored as {quantisation.name} is dequantised"
             )
         if quantisation.config is None:
-            refuse_others(lean, architecture, quantisation.name)
+            refuse_others(fused, architecture, quantisation.name)
         packing = QuantisedPacking(quantisation, model.dtype, model.matrix_kernels)
         with facts.phases.of("packing"):
-            lean.pack(packing)
+            fused.pack(packing)
             if model.device.type != "cpu":
                 all_to_floats(
                     model.module

@@ -62,7 +62,7 @@ class PromptComparison:
         pooler.batches = pooler.batches and self._is_close(together, alone)
         return alone
 
-    def prepare(self, *, may_be_lean: bool) -> None:
+    def prepare(self, *, may_fuse: bool) -> None:
         """Nothing: the model's own code ran in the constructor."""
 
     def run_once(self, forward: object) -> None:

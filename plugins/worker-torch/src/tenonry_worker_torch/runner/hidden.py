@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
+from tenonry_worker_torch.fuse.decoder import FusedForward, FusedHead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.runner.step import Step
 
 
-class WatchedHead(LeanHead):
-    """As a LeanHead, and passes on what it multiplies."""
+class WatchedHead(FusedHead):
+    """As a FusedHead, and passes on what it multiplies."""
 
     __slots__ = ("_seen",)
 
-    def __init__(self, head: LeanHead, seen: Callable[[torch.Tensor], None]) -> None:
+    def __init__(self, head: FusedHead, seen: Callable[[torch.Tensor], None]) -> None:
         super().__init__(head.norm, head.head, head.softcap)
         self._seen = seen
 
@@ -42,8 +42,8 @@ class HiddenPass:
         self._pass = forward_pass
         self._found: torch.Tensor | None = None
         forward = model.forward
-        if isinstance(forward, LeanForward):
-            if isinstance(forward.end, LeanHead):
+        if isinstance(forward, FusedForward):
+            if isinstance(forward.end, FusedHead):
                 forward.end = WatchedHead(forward.end, self._see)
             return
         head: nn.Module | None = model.module.get_output_embeddings()

@@ -15,7 +15,7 @@ from tenonry.step import KNOWN_TO_WORKER, NO_ROWS, ModelRunnerOutput, RowFailure
 from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_torch_base.paged_attention import PagedKeys
 from tenonry_torch_base.round_kernel import RoundEnds
-from tenonry_worker_torch.fuse.decoder import LeanForward, RoundsOfTokens
+from tenonry_worker_torch.fuse.decoder import FusedForward, RoundsOfTokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,7 +71,7 @@ class KernelPasses:
 
     def _kernel(self) -> RoundsOfTokens | None:
         model = self._pass.model
-        if isinstance(model.forward, LeanForward) and isinstance(model.backend, SdpaBackend):
+        if isinstance(model.forward, FusedForward) and isinstance(model.backend, SdpaBackend):
             return model.forward.rounds
         return None
 

@@ -15,8 +15,8 @@ import torch
 from torch.nn import functional
 
 from tenonry.errors import ModelError
-from tenonry_torch_base.few_bits import FewBitsWeight, few_bits_weight, matrix_of
-from tenonry_torch_base.kernel_parts import FewBitsParts
+from tenonry_torch_base.kernel_parts import LowBitParts
+from tenonry_torch_base.low_bit import LowBitWeight, low_bit_weight, matrix_of
 from tenonry_torch_base.quantisations import QuantisedLinear
 from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser, listed
 from tenonry_worker_torch_cpu.kernels.trial import Candidates
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tenonry_torch_base.quantisations import Quantisation, QuantisedWeight
-    from tenonry_torch_base.step_kernels import FewBitsKernel
-    from tenonry_worker_torch.fuse.decoder import LeanForward
+    from tenonry_torch_base.step_kernels import LowBitKernel
+    from tenonry_worker_torch.fuse.decoder import FusedForward
     from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PartedLinear
     from tenonry_worker_torch.step_kernels import FoundKernels
 
-    Stored = QuantisedWeight | FewBitsWeight
+    Stored = QuantisedWeight | LowBitWeight
 
 SAMPLE = 4096  # outputs of a trial
 STORED_SAMPLE = 512  # outputs of a comparison without timing
 TRIES = 3  # other processes slow either side down; without its kernel a matrix takes up to twice as long
 LIMIT_S = 0.6  # for all trials of a model together
-FEW_BITS = "quantised linear"
+LOW_BIT = "quantised linear"
 
 
-class FewBitsLayer(QuantisedLinear):
+class LowBitLayer(QuantisedLinear):
     """A linear layer that is a kernel. `weight`: for kernels of whole layers, and for the way back."""
 
-    def __init__(self, weight: FewBitsWeight, kernel: FewBitsKernel) -> None:
+    def __init__(self, weight: LowBitWeight, kernel: LowBitKernel) -> None:
         self.weight = weight
         self.kernel = kernel
 
@@ -58,7 +58,7 @@ class FewBitsLayer(QuantisedLinear):
         return packing.own(self.weight) if isinstance(packing, WithoutKernels) else self
 
 
-class FewBitsKernels:
+class LowBitKernels:
     """Those of one model. Matrices of one kind are tried once."""
 
     def __init__(self, found: FoundKernels, quantisation: Quantisation, dtype: torch.dtype) -> None:
@@ -69,20 +69,20 @@ class FewBitsKernels:
         self.counts = self._chooser.counts
         self.left = self._chooser.left  # matrices that stay with the quantisation
 
-    def layer(self, weight: Stored, bias: torch.Tensor | None) -> FewBitsLayer | None:
+    def layer(self, weight: Stored, bias: torch.Tensor | None) -> LowBitLayer | None:
         """Kernel of a layer; None if there is none, or it is wrong or slower."""
         rows, columns = weight.shape
         shape = (weight.bits, rows, columns, weight.num_groups, bias is None, weight.has_offsets)
         trial = partial(self._is_better, weight, bias)
-        is_better = self._chooser.verdict((FEW_BITS, *shape), trial)
+        is_better = self._chooser.verdict((LOW_BIT, *shape), trial)
         made = self._made(weight, bias) if is_better else None
         counts = self.left if made is None else self.counts
         counts[f"{rows}×{columns} of {weight.bits} bits"] += 1
         return made
 
-    def leave_to_quantisation(self, lean: LeanForward) -> None:
+    def leave_to_quantisation(self, fused: FusedForward) -> None:
         """Restore the quantisation's own layers everywhere."""
-        lean.pack(WithoutKernels(self.quantisation, self.dtype))
+        fused.pack(WithoutKernels(self.quantisation, self.dtype))
         self.left.update(self.counts)
         self.counts.clear()
 
@@ -94,24 +94,24 @@ class FewBitsKernels:
             return text
         return f"{text}; by quantisation {self.quantisation.name}: {listed(self.left)}"
 
-    def _made(self, weight: Stored, bias: torch.Tensor | None) -> FewBitsLayer | None:
-        blocks: FewBitsWeight | None
-        if isinstance(weight, FewBitsWeight):
+    def _made(self, weight: Stored, bias: torch.Tensor | None) -> LowBitLayer | None:
+        blocks: LowBitWeight | None
+        if isinstance(weight, LowBitWeight):
             blocks = replace(weight, bias=None if bias is None else bias.detach().float())
         else:
-            blocks = few_bits_weight(weight, bias)
+            blocks = low_bit_weight(weight, bias)
         if blocks is None:
             return None
         blocks = replace(blocks, input_bits=self.quantisation.input_bits)
-        kernel = self._chooser.make(FewBitsParts(blocks))
-        return None if kernel is None else FewBitsLayer(blocks, kernel)
+        kernel = self._chooser.make(LowBitParts(blocks))
+        return None if kernel is None else LowBitLayer(blocks, kernel)
 
     def _is_better(self, weight: Stored, bias: torch.Tensor | None) -> bool:
         """Return True if the kernel is correct, and faster for one row than the quantisation's own layer.
 
         A matrix that is in the kernel's layout already is only compared: any other layer needs another copy of it.
         """
-        is_stored = isinstance(weight, FewBitsWeight)
+        is_stored = isinstance(weight, LowBitWeight)
         size = STORED_SAMPLE if is_stored else SAMPLE
         sample = _sample(weight, size)
         start = None if bias is None else bias[:size]
@@ -128,7 +128,7 @@ class FewBitsKernels:
         return any(trial() for _ in range(TRIES))
 
     def _candidates(
-        self, own: Callable[[torch.Tensor], torch.Tensor], made: FewBitsLayer, count: int
+        self, own: Callable[[torch.Tensor], torch.Tensor], made: LowBitLayer, count: int
     ) -> Candidates:
         x = torch.randn(count, made.weight.inputs).to(self.dtype)
         return Candidates(lambda: (own(x),), lambda: (made(x),), self.quantisation.tolerance)
@@ -136,7 +136,7 @@ class FewBitsKernels:
 
 def _sample(weight: Stored, size: int) -> Stored:
     """The first outputs of a matrix."""
-    if isinstance(weight, FewBitsWeight):
+    if isinstance(weight, LowBitWeight):
         return weight.rows(0, min(size, weight.outputs))
     zeros = None if weight.zeros is None else weight.zeros[:size]
     return replace(weight, values=weight.values[:size], scales=weight.scales[:size], zeros=zeros)
@@ -158,7 +158,7 @@ class WithoutKernels:
         self.quantisation = quantisation
         self.dtype = dtype
 
-    def own(self, weight: FewBitsWeight) -> QuantisedLinear:
+    def own(self, weight: LowBitWeight) -> QuantisedLinear:
         """The quantisation's layer for the kernel's matrix. Raises ModelError if it has none."""
         bias = None if weight.bias is None else weight.bias.to(self.dtype)
         with torch.inference_mode(False), torch.no_grad():

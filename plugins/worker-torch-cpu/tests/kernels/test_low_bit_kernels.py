@@ -11,13 +11,13 @@ from worker_driver import Driver, Request
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_kernels_cpu.library import instruction_sets
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_torch_base.few_bits import few_bits_weight
+from tenonry_torch_base.low_bit import low_bit_weight
 from tenonry_torch_base.quantisations import Quantisation, QuantisedLinear, QuantisedWeight
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.step_kernels import FoundKernels
-from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsKernels, FewBitsLayer
+from tenonry_worker_torch_cpu.kernels.low_bit import LowBitKernels, LowBitLayer
 from tenonry_worker_torch_cpu.kernels.rows import Budget
 
 CPU = torch.device("cpu")
@@ -63,30 +63,30 @@ class Bytes(Quantisation):
 class Wrong(CpuKernels):
     name = "wrong"
 
-    def few_bits_linear(self, parts):
-        kernel = super().few_bits_linear(parts)
+    def low_bit_linear(self, parts):
+        kernel = super().low_bit_linear(parts)
         return lambda *given: kernel(*given).flip(-1)
 
 
 class Fails(CpuKernels):
     name = "fails"
 
-    def few_bits_linear(self, parts):
+    def low_bit_linear(self, parts):
         raise RuntimeError("out of order")
 
 
 class Slow(CpuKernels):
     name = "slow"
 
-    def few_bits_linear(self, parts):
-        kernel = super().few_bits_linear(parts)
+    def low_bit_linear(self, parts):
+        kernel = super().low_bit_linear(parts)
         return lambda *given: [kernel(*given) for _ in range(200)].pop()
 
 
 def module_of(dtype):
     name, values = worker_families.FAMILIES["qwen3"]
-    worker_families.OTHERS["few-bits"] = (name, values | {"intermediate_size": 128})
-    return worker_families.build("few-bits", seed=worker_families.SEEDS["qwen3"], dtype=dtype)
+    worker_families.OTHERS["low-bit"] = (name, values | {"intermediate_size": 128})
+    return worker_families.build("low-bit", seed=worker_families.SEEDS["qwen3"], dtype=dtype)
 
 
 def model_of(dtype, kernels):
@@ -134,10 +134,10 @@ def lost(reference, request):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_matrices_of_few_bits_have_kernels_and_answer_as_the_models_own_code(dtype, caplog):
+def test_low_bit_kernels_answer_like_the_original_modules(dtype, caplog):
     caplog.set_level("INFO")
     model = model_of(dtype, FoundKernels(CpuKernels(), True))
-    assert all(isinstance(place, FewBitsLayer) for place in places(model))
+    assert all(isinstance(place, LowBitLayer) for place in places(model))
     whole = [layer.kernel is not None for layer in model.forward.layers]
     assert whole == [dtype == torch.bfloat16] * len(whole)
     assert "of 8 bits" in caplog.text
@@ -148,12 +148,12 @@ def test_matrices_of_few_bits_have_kernels_and_answer_as_the_models_own_code(dty
 
 
 @pytest.mark.skipif(not HAS_AVX2, reason="the processor has no AVX2")
-def test_matrices_of_few_bits_have_kernels_where_torch_packs_no_weights(monkeypatch, caplog):
+def test_low_bit_kernels_without_packed_weights(monkeypatch, caplog):
     """In bfloat16 on a processor with AVX2 alone; other matrices lie in blocks."""
     monkeypatch.setattr("tenonry_worker_torch_cpu.packing.widened.can_pack", lambda *_: False)
     caplog.set_level("INFO")
     model = model_of(torch.bfloat16, FoundKernels(CpuKernels("avx2"), True))
-    assert all(isinstance(place, FewBitsLayer) for place in places(model))
+    assert all(isinstance(place, LowBitLayer) for place in places(model))
     assert all(layer.kernel is not None for layer in model.forward.layers)
     assert "Step kernels 'cpu' (avx2): " in model.chosen_kernels
     assert "; linear, any rows: 3 × " in model.chosen_kernels
@@ -186,9 +186,9 @@ def test_kernels_that_are_slower_are_not_used(monkeypatch):
 
 def test_a_stored_matrix_keeps_a_kernel_that_is_slower():
     """Any other layer would need a second copy of the matrix."""
-    stored = few_bits_weight(Bytes().quantise(torch.randn(128, 64)), None)
-    kernels = FewBitsKernels(FoundKernels(Slow(), False), Bytes(), torch.bfloat16)
-    assert isinstance(kernels.layer(stored, None), FewBitsLayer)
+    stored = low_bit_weight(Bytes().quantise(torch.randn(128, 64)), None)
+    kernels = LowBitKernels(FoundKernels(Slow(), False), Bytes(), torch.bfloat16)
+    assert isinstance(kernels.layer(stored, None), LowBitLayer)
 
 
 class Words(Bytes):
@@ -202,24 +202,24 @@ def test_kernels_round_inputs_as_far_as_the_quantisation_has_it(is_stored):
         values=torch.randint(-8, 8, (128, 64)).to(torch.int8),
         scales=torch.rand(128, 2) + 0.1,
     )
-    weight = few_bits_weight(matrix, None) if is_stored else matrix
+    weight = low_bit_weight(matrix, None) if is_stored else matrix
     x = torch.randn(5, 64)
     wanted = x @ matrix.dequantised().t()
     errors = []
     for quantisation in (Bytes(), Words()):
-        kernels = FewBitsKernels(FoundKernels(CpuKernels(), True), quantisation, torch.float32)
+        kernels = LowBitKernels(FoundKernels(CpuKernels(), True), quantisation, torch.float32)
         got = kernels.layer(weight, None)(x)
         errors.append(float((got - wanted).norm() / wanted.norm()))
     assert errors[1] < 1e-3 < errors[0]
 
 
 def test_inputs_of_16_bits_have_no_kernel_over_large_groups():
-    stored = few_bits_weight(Bytes().quantise(torch.randn(128, 512)), None)
-    kernels = FewBitsKernels(FoundKernels(CpuKernels(), True), Words(), torch.float32)
+    stored = low_bit_weight(Bytes().quantise(torch.randn(128, 512)), None)
+    kernels = LowBitKernels(FoundKernels(CpuKernels(), True), Words(), torch.float32)
     assert kernels.layer(stored, None) is None
 
 
 def test_a_stored_matrix_has_no_kernel_that_is_wrong():
-    stored = few_bits_weight(Bytes().quantise(torch.randn(128, 64)), None)
-    kernels = FewBitsKernels(FoundKernels(Wrong(), False), Bytes(), torch.bfloat16)
+    stored = low_bit_weight(Bytes().quantise(torch.randn(128, 64)), None)
+    kernels = LowBitKernels(FoundKernels(Wrong(), False), Bytes(), torch.bfloat16)
     assert kernels.layer(stored, None) is None

@@ -4,8 +4,8 @@
  *
  * Weights are stored without sign, as value + middle of their range: instructions multiply bytes without by bytes with a
  * sign. The middle is taken off by the sum of the inputs, by which minimums of groups are added as well. */
-#ifndef TENONRY_FEW_BITS_H
-#define TENONRY_FEW_BITS_H
+#ifndef TENONRY_LOW_BIT_H
+#define TENONRY_LOW_BIT_H
 
 #include "blocked.h"
 

@@ -22,7 +22,7 @@ CHUNK = 1 << 22  # elements laid out together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FewBitsWeight:
+class LowBitWeight:
     """A weight [outputs, inputs] of `bits` bits in blocks of 64 outputs: (value − zero) · scale, or with `minimums`
     stored · scale + minimum.
 
@@ -68,7 +68,7 @@ class FewBitsWeight:
         tensors = (self.blocks, self.scales, self.zeros, self.minimums)
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
-    def rows(self, begin: int, end: int) -> FewBitsWeight:
+    def rows(self, begin: int, end: int) -> LowBitWeight:
         """Outputs `begin` to `end`, which are multiples of 64, or the end, as views of the same memory."""
         first, last = begin // BLOCK, -(-end // BLOCK)
         return replace(
@@ -82,7 +82,7 @@ class FewBitsWeight:
         )
 
     @classmethod
-    def side_by_side(cls, weights: Sequence[FewBitsWeight]) -> FewBitsWeight | None:
+    def side_by_side(cls, weights: Sequence[LowBitWeight]) -> LowBitWeight | None:
         """Concatenated outputs of layers that read the same input, without biases; None if they are too different."""
         first = weights[0]
         if len(weights) == 1:
@@ -135,14 +135,14 @@ class FewBitsWeight:
 
 def empty_weight(
     bits: int, outputs: int, inputs: int, groups: int, dtype: torch.dtype, *, has_minimums: bool
-) -> FewBitsWeight | None:
+) -> LowBitWeight | None:
     """A weight to be filled in, with scales in `dtype`; None if kernels do not support its groups or sizes."""
     if not _is_known(bits, inputs, groups):
         return None
     count = -(-outputs // BLOCK)
     lines = -(-inputs * bits // (8 * QUAD))
     make = torch.zeros if outputs % BLOCK else torch.empty
-    return FewBitsWeight(
+    return LowBitWeight(
         bits=bits,
         outputs=outputs,
         inputs=inputs,
@@ -161,7 +161,7 @@ def _is_known(bits: int, inputs: int, groups: int) -> bool:
     return groups == 1 or inputs // groups % GROUP_MULTIPLE == 0
 
 
-def few_bits_weight(weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsWeight | None:
+def low_bit_weight(weight: QuantisedWeight, bias: torch.Tensor | None) -> LowBitWeight | None:
     """Convert a quantised matrix; None if kernels do not support its groups or sizes."""
     if weight.values.dtype != torch.int8:  # floats of 8 bits
         return None
@@ -183,7 +183,7 @@ def few_bits_weight(weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBi
         _in_blocks(weight.scales),
         None if weight.zeros is None else _in_blocks(weight.zeros.float() + middle),
     )
-    return FewBitsWeight(
+    return LowBitWeight(
         bits=bits,
         outputs=outputs,
         inputs=inputs,
@@ -195,9 +195,9 @@ def few_bits_weight(weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBi
     )
 
 
-def matrix_of(weight: QuantisedWeight | FewBitsWeight) -> QuantisedWeight:
+def matrix_of(weight: QuantisedWeight | LowBitWeight) -> QuantisedWeight:
     """The matrix in the form that quantisations compute with."""
-    return weight.matrix() if isinstance(weight, FewBitsWeight) else weight
+    return weight.matrix() if isinstance(weight, LowBitWeight) else weight
 
 
 def _in_halves(

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenonry_torch_base.few_bits import FewBitsWeight, empty_weight, few_bits_weight
+from tenonry_torch_base.low_bit import LowBitWeight, empty_weight, low_bit_weight
 from tenonry_torch_base.quantisations import QuantisedWeight
 
 
@@ -25,8 +25,8 @@ def matrix(seed, bits, outputs, inputs, groups=1, *, has_zeros=False):
     )
 
 
-def element(weight: FewBitsWeight, output: int, column: int) -> float:
-    """As the description of `FewBitsWeight` reads."""
+def element(weight: LowBitWeight, output: int, column: int) -> float:
+    """As the description of `LowBitWeight` reads."""
     block, row = divmod(output, 64)
     if weight.bits == 8:
         stored = int(weight.blocks[block, column // 4, row, column % 4])
@@ -52,7 +52,7 @@ def test_every_element_is_where_it_is_said_to_be(bits, seed, outputs, inputs, gr
     if groups > 1:
         inputs = 32 * groups
     weight = matrix(seed, bits, outputs, inputs, groups, has_zeros=has_zeros)
-    made = few_bits_weight(weight, None)
+    made = low_bit_weight(weight, None)
     wanted = weight.dequantised()
     for output in {0, outputs // 2, outputs - 1}:
         found = [element(made, output, column) for column in range(inputs)]
@@ -75,9 +75,9 @@ def test_minimums_are_zero_points_of_the_matrix(bits):
         found = torch.tensor([element(made, output, column) for column in range(96)])
         torch.testing.assert_close(numbers[output], found, rtol=1e-4, atol=1e-4)
     first, second = made.rows(0, 64), made.rows(64, 70)
-    again = FewBitsWeight.side_by_side([first, second])
+    again = LowBitWeight.side_by_side([first, second])
     assert torch.equal(again.matrix().dequantised(), numbers)
-    assert FewBitsWeight.side_by_side([first, dataclasses.replace(second, minimums=None)]) is None
+    assert LowBitWeight.side_by_side([first, dataclasses.replace(second, minimums=None)]) is None
     assert made.num_bytes == made.blocks.nbytes + 2 * made.scales.nbytes
 
 
@@ -85,7 +85,7 @@ def test_columns_of_a_group_are_put_side_by_side():
     weight = matrix(1, 4, 5, 96, 3, has_zeros=True)
     order = torch.arange(96) % 3
     weight = dataclasses.replace(weight, group_of=order)
-    made = few_bits_weight(weight, None)
+    made = low_bit_weight(weight, None)
     wanted = weight.dequantised()[2, made.order]
     found = [element(made, 2, column) for column in range(96)]
     torch.testing.assert_close(torch.tensor(found), wanted)
@@ -94,14 +94,14 @@ def test_columns_of_a_group_are_put_side_by_side():
 
 def test_scales_are_halves_only_where_these_are_exact():
     weight = matrix(1, 8, 5, 8)
-    assert few_bits_weight(weight, None).scales.dtype == torch.float32
+    assert low_bit_weight(weight, None).scales.dtype == torch.float32
     weight = dataclasses.replace(weight, scales=weight.scales.bfloat16().float())
-    assert few_bits_weight(weight, None).scales.dtype == torch.bfloat16
+    assert low_bit_weight(weight, None).scales.dtype == torch.bfloat16
 
 
 def test_values_of_other_widths_are_kept_in_the_next_larger_one():
     weight = matrix(2, 6, 3, 10)
-    made = few_bits_weight(weight, None)
+    made = low_bit_weight(weight, None)
     assert made.bits == 8
     assert torch.equal(made.matrix().dequantised(), weight.dequantised())
 
@@ -114,4 +114,4 @@ def test_groups_and_sizes_that_kernels_do_not_know_are_left(inputs, groups, orde
     weight = matrix(3, 8, 2, inputs, groups)
     if order is not None:
         weight = dataclasses.replace(weight, group_of=torch.tensor(order))
-    assert few_bits_weight(weight, None) is None
+    assert low_bit_weight(weight, None) is None

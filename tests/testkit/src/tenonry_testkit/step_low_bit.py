@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tenonry_testkit.step_layers import layer_formula
 from tenonry_testkit.step_parts import attention_parts, layer_parts, paged_keys
 from tenonry_testkit.step_suite import EXAMPLES, SEEDS, KernelSuite
-from tenonry_torch_base.few_bits import FewBitsWeight, few_bits_weight
-from tenonry_torch_base.kernel_parts import FewBitsParts, FewBitsRowsParts
+from tenonry_torch_base.kernel_parts import LowBitParts, LowBitRowsParts
+from tenonry_torch_base.low_bit import LowBitWeight, low_bit_weight
 from tenonry_torch_base.quantisations import QuantisedWeight
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -56,14 +56,14 @@ def exact_rows(count: int, inputs: int, dtype: torch.dtype) -> torch.Tensor:
     return (whole * 2.0 ** torch.randint(-6, 6, (count, 1))).to(dtype)
 
 
-def known(weight: QuantisedWeight, bias: torch.Tensor | None = None) -> FewBitsWeight:
+def known(weight: QuantisedWeight, bias: torch.Tensor | None = None) -> LowBitWeight:
     """As kernels read it."""
-    found = few_bits_weight(weight, bias)
+    found = low_bit_weight(weight, bias)
     assert found is not None
     return found
 
 
-def with_minimums(weight: FewBitsWeight, dtype: torch.dtype) -> tuple[FewBitsWeight, torch.Tensor]:
+def with_minimums(weight: LowBitWeight, dtype: torch.dtype) -> tuple[LowBitWeight, torch.Tensor]:
     """The values with scales and minimums of a data type, and the numbers in float64."""
     scales, minimums = (
         (torch.randn(weight.scales.shape) * 10.0 ** torch.randint(-7, 1, weight.scales.shape)).to(
@@ -84,7 +84,7 @@ def with_minimums(weight: FewBitsWeight, dtype: torch.dtype) -> tuple[FewBitsWei
     return made, stored * each_input[0] + each_input[1]
 
 
-class FewBitsSuite(KernelSuite):
+class LowBitSuite(KernelSuite):
     """Kernels for quantised weights, compared with their formulas."""
 
     @pytest.mark.parametrize("dtype", DTYPES)
@@ -100,7 +100,7 @@ class FewBitsSuite(KernelSuite):
         st.booleans(),
         st.booleans(),
     )
-    def test_linear_of_few_bits_is_its_formula(
+    def test_low_bit_linear_equals_its_formula(
         self,
         bits: int,
         dtype: torch.dtype,
@@ -120,7 +120,7 @@ class FewBitsSuite(KernelSuite):
             bits, outputs, inputs, groups, has_zeros=has_zeros, has_half_scales=has_bias
         )
         bias = torch.randn(outputs).to(dtype) if has_bias else None
-        kernel = self.offered(FewBitsParts(known(weight, bias)))
+        kernel = self.offered(LowBitParts(known(weight, bias)))
         x = exact_rows(count, inputs, dtype)
         other = torch.randn(count, outputs).to(dtype) if has_other else None
         kept = x.clone()
@@ -140,7 +140,7 @@ class FewBitsSuite(KernelSuite):
     @pytest.mark.parametrize("bits", [4, 8])
     @EXAMPLES
     @given(SEEDS, st.integers(1, 5), st.integers(1, 200), st.booleans(), st.booleans())
-    def test_rows_of_few_bits_are_those_of_the_matrix(
+    def test_low_bit_rows_equal_matrix_rows(
         self,
         bits: int,
         dtype: torch.dtype,
@@ -159,7 +159,7 @@ class FewBitsSuite(KernelSuite):
             has_zeros=has_zeros,
             has_half_scales=has_half_scales,
         )
-        rows = self.offered(FewBitsRowsParts(known(weight), dtype))
+        rows = self.offered(LowBitRowsParts(known(weight), dtype))
         wanted = weight.dequantised()
         size = wanted.abs().amax() + weight.scales.max() * (1 << bits)
         allowed = size * (2**-8 if dtype == torch.bfloat16 else 1e-6)
@@ -173,14 +173,14 @@ class FewBitsSuite(KernelSuite):
     @pytest.mark.parametrize("input_bits", [8, 16])
     @pytest.mark.parametrize("bits", [4, 8])
     @pytest.mark.parametrize("count", [1, 3, 40])
-    def test_linear_of_few_bits_rounds_its_inputs(
+    def test_low_bit_linear_rounds_inputs(
         self, bits: int, count: int, input_bits: int, dtype: torch.dtype
     ):
         """One input is much larger than the others, as in the models that lose most."""
         torch.manual_seed(count)
         weight = random_matrix(bits, 500, 512, 8, has_zeros=count == 3)
         made = dataclasses.replace(known(weight), input_bits=input_bits)
-        kernel = self.offered(FewBitsParts(made))
+        kernel = self.offered(LowBitParts(made))
         x = torch.randn(count, 512)
         x[:, 7] *= 10
         x = x.to(dtype)
@@ -192,30 +192,30 @@ class FewBitsSuite(KernelSuite):
     @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
     @pytest.mark.parametrize("bits", [4, 8])
     @pytest.mark.parametrize("count", [1, 40])
-    def test_linear_of_few_bits_adds_minimums(self, bits: int, count: int, dtype: torch.dtype):
+    def test_low_bit_linear_adds_minimums(self, bits: int, count: int, dtype: torch.dtype):
         """`dtype`: of scales and minimums, which are exact in any of them; small and negative ones are among them."""
         torch.manual_seed(count)
         weight, numbers = with_minimums(known(random_matrix(bits, 130, 96, 3)), dtype)
         x = exact_rows(count, 96, torch.float32)
-        rows = self.offered(FewBitsRowsParts(weight, torch.float32))(None)
+        rows = self.offered(LowBitRowsParts(weight, torch.float32))(None)
         torch.testing.assert_close(rows.double(), numbers, rtol=1e-5, atol=1e-5)
         wanted = x.double() @ numbers.t()
         size = x.double().abs() @ numbers.abs().t()
         for input_bits in (8, 16):
-            kernel = self.offered(FewBitsParts(dataclasses.replace(weight, input_bits=input_bits)))
+            kernel = self.offered(LowBitParts(dataclasses.replace(weight, input_bits=input_bits)))
             assert ((kernel(x).double() - wanted).abs() <= 1e-5 * size + 1e-6).all()
 
     @pytest.mark.parametrize("dtype", DTYPES)
-    def test_linear_of_few_bits_and_no_rows_is_nothing(self, dtype: torch.dtype):
-        kernel = self.offered(FewBitsParts(known(random_matrix(4, 70, 128, 4))))
+    def test_low_bit_linear_accepts_zero_rows(self, dtype: torch.dtype):
+        kernel = self.offered(LowBitParts(known(random_matrix(4, 70, 128, 4))))
         assert kernel(torch.empty(0, 128, dtype=dtype)).shape == (0, 70)
 
-    def test_linear_of_few_bits_takes_columns_in_their_order(self):
+    def test_low_bit_linear_permutes_columns(self):
         torch.manual_seed(4)
         weight = random_matrix(4, 70, 128, 4, has_zeros=True)
         order = torch.arange(4).repeat(32)
         weight = dataclasses.replace(weight, group_of=order)
-        kernel = self.offered(FewBitsParts(known(weight)))
+        kernel = self.offered(LowBitParts(known(weight)))
         x = torch.empty(3, 128)
         x[:, order.argsort(stable=True)] = exact_rows(3, 128, torch.float32)
         wanted = x @ weight.dequantised().t()
@@ -223,11 +223,9 @@ class FewBitsSuite(KernelSuite):
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-    def test_linear_of_few_bits_keeps_what_is_not_a_number_to_its_row(
-        self, dtype: torch.dtype, bad: float
-    ):
+    def test_low_bit_linear_confines_nan_to_its_row(self, dtype: torch.dtype, bad: float):
         torch.manual_seed(2)
-        kernel = self.offered(FewBitsParts(known(random_matrix(8, 100, 70))))
+        kernel = self.offered(LowBitParts(known(random_matrix(8, 100, 70))))
         x = torch.randn(9, 70).to(dtype)
         others = [0, 1, 2, 3, 5, 6, 7, 8]
         wanted = kernel(x)[others]
@@ -237,10 +235,10 @@ class FewBitsSuite(KernelSuite):
         assert torch.equal(got[others], wanted)
 
     @pytest.mark.parametrize("input_bits", [8, 16])
-    def test_linear_of_few_bits_gives_a_row_the_same_beside_others(self, input_bits: int):
+    def test_low_bit_linear_is_independent_of_other_rows(self, input_bits: int):
         torch.manual_seed(3)
         weight = dataclasses.replace(known(random_matrix(4, 130, 96, 3)), input_bits=input_bits)
-        kernel = self.offered(FewBitsParts(weight))
+        kernel = self.offered(LowBitParts(weight))
         x = torch.randn(20, 96) * 10 ** torch.randint(-2, 3, (20, 96))
         every = kernel(x)
         for row in range(20):
@@ -248,7 +246,7 @@ class FewBitsSuite(KernelSuite):
 
     @pytest.mark.parametrize("bits", [4, 8])
     @pytest.mark.parametrize("count", [1, 2, 9])
-    def test_layer_of_few_bits_is_its_formula(self, bits: int, count: int):
+    def test_low_bit_layer_equals_its_formula(self, bits: int, count: int):
         torch.manual_seed(bits + count)
         attention = attention_parts(2, 2, 32, is_gated=False, is_normalised=True)
         parts, _ = layer_parts(attention, 128, 192, has_bias=True)
