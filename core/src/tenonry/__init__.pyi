@@ -12,4 +12,4 @@ from tenonry.sampling_params import SamplingParams as SamplingParams
 from tenonry.sampling_params import StructuredOutput as StructuredOutput
 from tenonry.version import __version__ as __version__
 
-def __getattr__(name: str) -> Any: ...  # such as LoRARequest, of a plugin
+def __getattr__(name: str) -> Any: ...  # for names such as LoRARequest, defined by plugins

@@ -1,4 +1,4 @@
-"""`python -m tenonry`: the command line, where the script is not on the path."""
+"""`python -m tenonry`: the command line without its script on PATH."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _guarded(verb: str, words: list[str], *, owns_process: bool) -> int:
-    """Run a verb; a TenonryError becomes one line. An interrupt, a closed pipe and a full disk show no traceback."""
+    """Run a verb; a TenonryError becomes one line. An interrupt, a closed pipe or a full disk prints no traceback."""
     try:
         status = _run(verb, words, owns_process=owns_process)
         sys.stdout.flush()
@@ -72,9 +72,9 @@ def _guarded(verb: str, words: list[str], *, owns_process: bool) -> int:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             sys.stderr.write(f"tenonry: error: {error}\n")
-        elif error.errno != errno.EPIPE:  # as of `tenonry plugins list | head`
+        elif error.errno != errno.EPIPE:  # for example `tenonry plugins list | head`
             raise
-        # What is still buffered goes nowhere.
+        # Discard buffered output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -89,15 +89,17 @@ def _run(verb: str, words: list[str], *, owns_process: bool) -> int:
         return 2
     arguments = parser.parse_args(words)
     if owns_process:
-        # What was imported lives until the end, when Python would look for garbage among it once more. Workers freeze
-        # what they import where something is frozen already.
+        # Skip garbage collection of imported modules at exit. Workers freeze their imports in
+        # processes where objects are frozen already.
         gc.freeze()
         gc.enable()
     return command.run(arguments)
 
 
 class VerbParser(argparse.ArgumentParser):
-    """Reports in one line what is wrong and what to type instead: all flags of a verb would fill the screen."""
+    """Argument parser with one-line errors that name the problem and the correct input; a full usage text would fill
+    the screen.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -119,17 +121,17 @@ class VerbParser(argparse.ArgumentParser):
 
 
 def _flags(parser: argparse.ArgumentParser) -> set[str]:
-    """Its flags and those of its verbs: argparse reports an unknown flag at the top."""
+    """Flags of the parser and of its verbs; argparse reports an unknown flag at the top level."""
     known = set(parser._option_string_actions)  # noqa: SLF001 - argparse offers no other way
     for action in parser._actions:  # noqa: SLF001
         for verb in getattr(action.choices, "values", list)():
-            if isinstance(verb, argparse.ArgumentParser):  # and no value of a flag
+            if isinstance(verb, argparse.ArgumentParser):  # rather than the value of a flag
                 known |= _flags(verb)
     return known
 
 
 def make_parser(verb: str) -> tuple[argparse.ArgumentParser, Command]:
-    """The parser of a verb with its command. Raises PluginNotFound, or PluginError if its distribution is broken."""
+    """Return the parser of a verb and its command. Raises PluginNotFound, or PluginError for a broken distribution."""
     from tenonry.plugin.manager import resolve_point
 
     found, _ = resolve_point(COMMANDS, verb)
@@ -140,7 +142,7 @@ def make_parser(verb: str) -> tuple[argparse.ArgumentParser, Command]:
 
 
 def help_text() -> str:
-    """All verbs with their summaries; nothing is imported."""
+    """Summaries of all verbs, without imports."""
     from tenonry.plugin.discovery import installed
 
     verbs = "".join(
@@ -154,7 +156,7 @@ def help_text() -> str:
 
 
 def _summary(target: str) -> str:
-    """The `summary` that a class assigns, read from its source; "" where there is none to read."""
+    """Return the literal `summary` of a class, read from its source; "" without one."""
     spec: Any = None
     with contextlib.suppress(Exception):
         module, name = target.split(":")

@@ -1,7 +1,7 @@
-"""Every exception that a user, a plugin author or a client can meet. Used in every process.
+"""Exceptions for users, plugin authors and clients. Used in every process.
 
-One base class, so that `except TenonryError` is enough; messages name the thing, the value, the bound and what to
-type instead.
+One base class, so that `except TenonryError` is enough; messages name the thing, the value, the bound and what to type
+instead.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class ConfigError(TenonryError, ValueError):
 
 
 class PluginError(TenonryError):
-    """A plugin cannot be used: missing, incompatible, invalid or broken while it was built."""
+    """Unusable plugin: missing, incompatible, invalid or broken while it was built."""
 
 
 class PluginNotFound(PluginError, LookupError):
-    """No installed plugin of this kind answers to the name."""
+    """No installed plugin of this kind has the name."""
 
 
 class PluginIncompatible(PluginError):
@@ -44,7 +44,8 @@ class PluginIncompatible(PluginError):
 
 
 class PluginFault(PluginError):
-    """A plugin raised while the kernel called it. `__cause__` is the original exception; its file and line are told.
+    """A plugin raised while the kernel called it. `__cause__` is the original exception; the message names its file and
+    line.
 
     Attributes name the culprit: `plugin`, `distribution`, `version`, `call`.
     """
@@ -67,9 +68,9 @@ class PluginFault(PluginError):
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return True if `error` ends the program or a task, and is no fault of the running plugin.
+    """Return True if `error` ends the program or a task instead of being a fault of the running plugin.
 
-    Ctrl-C is one where Python raises it, elsewhere a plugin did; and so is what a signal handler or asyncio raises.
+    Ctrl-C does where Python raises it, not where a plugin did; so does an exception of a signal handler or asyncio.
     """
     if isinstance(error, KeyboardInterrupt):
         return signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -110,11 +111,11 @@ class QueueFullError(TenonryError):
 
 
 class DrainingError(QueueFullError):
-    """No room, and there will be none: this front end finishes what it has, and ends."""
+    """Queue closed: this front end finishes its requests and ends."""
 
 
 class EngineGenerateError(TenonryError):
-    """One request failed inside the engine; others continue. `code`: an ErrorCode or a plugin's own."""
+    """One request failed inside the engine; others continue. `code`: an ErrorCode or a plugin's own code."""
 
     def __init__(
         self, reason: str, code: str = "", param: str | None = None, *, request_id: str = ""
@@ -126,7 +127,7 @@ class EngineGenerateError(TenonryError):
 
 
 class EngineDeadError(TenonryError):
-    """The engine is gone; no request can be served any more by this client."""
+    """The engine is dead; this client can serve no further request."""
 
 
 class LaunchError(TenonryError):
@@ -138,4 +139,4 @@ class WireError(TenonryError):
 
 
 class Unsupported(TenonryError):
-    """The call is known, but the chosen plugin declares that it cannot do it."""
+    """The call is known, but the chosen plugin declares no support for it."""

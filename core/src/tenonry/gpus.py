@@ -8,11 +8,13 @@ from itertools import takewhile
 from pathlib import Path
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-IS_GPU = re.compile(r"\d+|(GPU|MIG)-.+").fullmatch  # not: -1, none, NoDevFiles
+IS_GPU = re.compile(r"\d+|(GPU|MIG)-.+").fullmatch  # excludes -1, none, NoDevFiles
 
 
 def visible_devices() -> list[str]:
-    """GPUs that this process may use, by number or name. As in CUDA, the variable's list ends at what is no GPU."""
+    """GPUs visible to this process, by number or name. As in CUDA, the variable's list ends at the first entry that is
+    no GPU.
+    """
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:
         return list(takewhile(IS_GPU, map(str.strip, chosen.split(","))))

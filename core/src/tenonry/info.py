@@ -16,8 +16,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of one model.
 
     `path` is a local folder; `commit` the resolved revision of a hub model ("" for a folder). `max_model_len` is the
-    longest sequence the model was made for, in tokens. `eos_token_ids` end a generation. `default_sampling` holds
-    fields of SamplingParams that the model's authors recommend. `needs_lockstep` says that data-parallel engines must
+    longest sequence supported by the model, in tokens. `eos_token_ids` end a generation. `default_sampling` holds
+    fields of SamplingParams recommended by the model's authors. `needs_lockstep` says that data-parallel engines must
     step together (expert layers that span ranks).
     """
 
@@ -37,12 +37,12 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Model facts that a worker finds before it reads a weight (`Worker.examine`), of all ranks together.
 
-    `worker` is the name of the worker that would serve it: one that chooses another gives that one's facts, and in
-    `refused`, by name, why those before it cannot. `groups` are what `Worker.kv_cache_groups` reports if one rank holds
-    the whole model. `num_parameters` counts shared weights once; `weight_bytes` is what they take in memory,
-    `stored_bytes` what the tensors that are read take in the model's files (0 with random weights). `features` are
-    plain values by name: "dtype" (of the computation), "tensor_parallel" (sizes), "pipeline_parallel" (the most
-    stages), "prefix_caching", "lora", and what else the worker can say; what is left out is not known.
+    `worker` is the name of the worker that would serve it: a worker that delegates returns the other one's facts, with
+    the reasons of rejected workers by name in `refused`. `groups` are what `Worker.kv_cache_groups` reports if one rank
+    holds the whole model. `num_parameters` counts shared weights once; `weight_bytes` is their size in memory,
+    `stored_bytes` the size of the tensors read from the model's files (0 with random weights). `features` are plain
+    values by name: "dtype" (of the computation), "tensor_parallel" (sizes), "pipeline_parallel" (the most stages),
+    "prefix_caching", "lora", and further facts of the worker; a missing one is unknown.
     """
 
     architecture: str
@@ -60,7 +60,7 @@ class PluginRecord(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """One plugin, installed or in use. `target` is "module:Class", or a module.
 
     Of a plugin in a loose file, `source` and `path` hold its text and where it was read, and the module is named after
-    the text's sha256. `options` are the user's, not yet validated.
+    the text's sha256. `options` are the user's, before validation.
     """
 
     kind: str
@@ -79,16 +79,16 @@ class PluginRecord(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
         return f"{self.kind.replace('_', ' ')} '{self.name}' ({place})"
 
     def public(self) -> PluginRecord:
-        """The record without options, which can be secrets, and without the text of a file."""
+        """Return the record without options, which may be secrets, and without the text of a file."""
         return msgspec.structs.replace(self, source="", path="", options={})
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Facts learnt at start-up; replaced as a whole when they change. `num_gpu_blocks` is the sum over engines.
 
-    `tasks`: those of PoolingParams that requests may ask for, and how many numbers answer each; a model that has any
-    does not generate. `usage`: the configuration in use, as plain values: settings that are not the default, without
-    options of plugins, and facts learnt at start-up. It is for stat loggers, and never leaves the machine by itself.
+    `tasks`: supported tasks of PoolingParams, with the number of values in each result; a model with any does not
+    generate. `usage`: the configuration in use, as plain values: non-default settings without options of plugins, and
+    facts learnt at start-up. It is for stat loggers, and is never sent from the machine.
     """
 
     model: str

@@ -1,7 +1,7 @@
-"""KV cache groups, and the cache that was decided for them. Every process; `tenonry.engine.kv_plan` decides.
+"""KV cache groups, and the layout of their cache, decided by `tenonry.engine.kv_plan`. Every process.
 
-A *group* is a set of layers whose blocks are allocated together. A *block* holds `block_size` slots, one per token.
-A *state slot* holds a snapshot: the state that the recurrent layers had after some number of one sequence's tokens.
+A *group* is a set of layers whose blocks are allocated together. A *block* holds `block_size` slots, one per token. A
+*state slot* holds a snapshot: the state that the recurrent layers had after some number of one sequence's tokens.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     `kind`: "full" and "sliding" attention keep K and V of each token, in blocks. "recurrent" layers keep one state per
     sequence, which each token changes; their table holds state slots. "opaque": the worker stores whole sequences in
-    its own way and shares no prefix; block ids merely count the tokens that fit. Blocks of a "sliding" group that lie
-    wholly before what a row's next token sees are not held for it any more.
+    its own way and shares no prefix; block ids merely count the tokens that fit. Blocks of a "sliding" group wholly
+    before the window of a row's next token are released.
 
     `bytes_per_token`: K and V of one token over all layers of the group. `state_bytes`: the state of one sequence over
-    all layers. `block_sizes`: what the attention backend can do, best first; empty means any. `window`: the sliding
+    all layers. `block_sizes`: supported by the attention backend, best first; empty means any. `window`: the sliding
     window in tokens, 0 for none. `lengths`: None where K of equal tokens are equal.
     """
 
@@ -56,7 +56,7 @@ class MemoryReport(msgspec.Struct, frozen=True):
 
 
 class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The decided cache, equal on all ranks: `num_blocks` of all groups, `block_size` and `max_model_len` in tokens.
+    """Cache layout, equal on all ranks: `num_blocks` of all groups, `block_size` and `max_model_len` in tokens.
 
     `groups` are those of rank 0; another rank knows its own layers. `num_state_slots`: snapshots that a recurrent group
     can hold, besides the state of each row; 0: a prefix of a model with such layers is never shared.
@@ -77,19 +77,19 @@ class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
 # KV groups with blocks share one pool: a *page* is a block that belongs to one group at a time. A "sliding" group holds
 # the pages that its window still reaches, and those of the tokens that a step computes; all others are given back.
 def paged(groups: Sequence[KVCacheGroup]) -> list[KVCacheGroup]:
-    """The groups that have blocks; those of kind "recurrent" have none."""
+    """Groups with blocks; those of kind "recurrent" have none."""
     return [group for group in groups if group.kind != "recurrent"]
 
 
 def window_blocks(window: int, block_size: int, chunk: int) -> int:
-    """The most blocks that `chunk` tokens and the `window` − 1 before them touch."""
+    """Maximum blocks touched by `chunk` tokens and the `window` − 1 before them."""
     return (window + chunk - 3) // block_size + 2
 
 
 def sequence_pages(
     groups: Sequence[KVCacheGroup], num_tokens: int, block_size: int, chunk: int
 ) -> int:
-    """Pages that a sequence of `num_tokens` holds at most, when a step computes at most `chunk` tokens of it."""
+    """Maximum pages of a sequence of `num_tokens`, when a step computes at most `chunk` tokens of it."""
     blocks = -(-num_tokens // block_size)
     total = 0
     for group in paged(groups):
@@ -97,13 +97,13 @@ def sequence_pages(
         if group.kind == "sliding" and group.window:
             held = min(blocks, window_blocks(group.window, block_size, chunk))
         total += held
-    return total or blocks  # layers with state alone: blocks are counted all the same
+    return total or blocks  # layers with state alone: blocks are counted nevertheless
 
 
 def longest_sequence(
     groups: Sequence[KVCacheGroup], num_pages: int, block_size: int, chunk: int, most: int
 ) -> int:
-    """The longest sequence, up to `most` tokens, whose pages are at most `num_pages`."""
+    """Longest sequence, up to `most` tokens, with at most `num_pages` pages."""
     fits = bisect.bisect_right(
         range(1, -(-most // block_size) + 1),
         num_pages,

@@ -12,7 +12,9 @@ LEVEL_VARIABLE = "TENONRY_LOG_LEVEL"
 
 
 def open_standard_streams() -> None:
-    """Open the null device for each standard stream that is closed: a socket could get its number, and children too."""
+    """Open the null device for each closed standard stream; otherwise a socket could receive its number, also in
+    children.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if getattr(stream, "closed", stream is None):
@@ -24,7 +26,7 @@ def open_standard_streams() -> None:
 def configure_logging(process: str) -> None:
     """Send `tenonry` records to standard error with the process named; the level comes from TENONRY_LOG_LEVEL.
 
-    Standard output gets escapes for the characters that its encoding lacks.
+    Standard output escapes characters outside its encoding.
     """
     open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -1,8 +1,8 @@
-"""Everything that crosses between a front end and an engine. Typed msgspec structs; both processes.
+"""Messages between front end and engine: typed msgspec structs. Both processes.
 
 A message to the engine is `[type, body, buffer …]`, with `ADD_HEADER` in front of the body of ADD; a message from the
 engine is `[body, buffer …]`. `PROTOCOL_VERSION` is checked in the handshake; `epoch` counts restarts of an engine, so
-that late frames of a dead one are recognised.
+that late frames of a dead engine are recognised.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class EngineCoreRequest(
 ):
     """A request ready for the engine. `prompt_token_ids` i32[n].
 
-    `output_token_ids` are output tokens already delivered elsewhere: they count as output for penalties, limits,
-    stop conditions and seeds. `stop_token_ids` are all ids that end the request (end-of-sequence ids included unless
-    ignored); `bad_words` token id sequences. `tags` are read by schedulers and stat loggers. `arrival_time`: when it
-    came to the caller, in seconds since 1970, from which its times count; by default now.
+    `output_token_ids` are output tokens already delivered elsewhere: they count as output for penalties, limits, stop
+    conditions and seeds. `stop_token_ids` are all ids that end the request (end-of-sequence ids included unless
+    ignored); `bad_words` token id sequences. `tags` are read by schedulers and stat loggers. `arrival_time`: arrival at
+    the caller, in seconds since 1970, the origin of its times; by default now.
     """
 
     handle: int
@@ -69,9 +69,9 @@ class EngineCoreRequest(
 
 
 class FinishedOutput(msgspec.Struct, array_like=True):
-    """The terminal outcome of one request, and the numbers that only the engine knows. `pooled`: f32[D].
+    """Terminal outcome of one request, and the numbers known only to the engine. `pooled`: f32[D].
 
-    Of a failure: `error` is its text, `code` an ErrorCode, `param` the field of the request, where one is the cause.
+    For a failure: `error` is its text, `code` an ErrorCode, `param` the request field at fault, if any.
     """
 
     handle: int
@@ -86,7 +86,7 @@ class FinishedOutput(msgspec.Struct, array_like=True):
 
 
 class ScheduledOutput(msgspec.Struct, array_like=True):
-    """A request ran for the first time: how long it queued, in seconds, and its prompt tokens found in the cache."""
+    """First execution of a request: its queue time in seconds, and its prompt tokens found in the cache."""
 
     handle: int
     queued_s: float
@@ -112,9 +112,9 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True, kw_only=True):
     prompt_logprobs_handles: list[int] = []
     scheduler_stats: SchedulerStats | None = None
     utility: UtilityResult | None = None
-    dead: str | None = None  # the engine is about to end; the reason
+    dead: str | None = None  # reason of the engine's imminent end
     weight_version: str = ""
-    blamed: str = ""  # the plugin that ended the engine, where one is known
+    blamed: str = ""  # the plugin that ended the engine, if known
 
 
 OutputsByClient = dict[int, EngineCoreOutputs]
@@ -141,15 +141,15 @@ ClientAddresses = list[tuple[str, str]]  # input and output of each front end
 
 
 class CoordinatorFacts(msgspec.Struct, frozen=True):
-    """The coordinator of several engines: class of its Coordination, and the endpoints that this one returned."""
+    """The coordinator of several engines: class of its Coordination, and the endpoints that the class returned."""
 
     plugin: PluginRecord
     endpoints: str
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of an engine that has been built. `epoch` is that of its messages; `resolved` what its own
-    extension points resolved to; `tasks` as in EngineInfo.
+    """Facts of a built engine. `epoch`: epoch of its messages; `resolved`: plugins of its own extension points; `tasks`
+    as in EngineInfo.
     """
 
     index: int
@@ -162,8 +162,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HelloMessage(msgspec.Struct, kw_only=True, tag="HELLO"):
-    """Engine to front end: the process has started. `versions`: the distributions of the plan as this process finds
-    them. `plugins`: what the plan of this process chose, kind → name and class, of the kinds that run in engines.
+    """Engine to front end: the process has started. `versions`: the installed distributions of the plan. `plugins`:
+    chosen plugins of the kinds that run in engines, kind → name and class.
     """
 
     local: bool
@@ -174,8 +174,8 @@ class HelloMessage(msgspec.Struct, kw_only=True, tag="HELLO"):
 
 
 class HandshakeMetadata(msgspec.Struct, kw_only=True, tag="INIT"):
-    """Front end to engine: where to connect, and how many engines there are. `rendezvous` is where the workers of all
-    engines may meet, as in WorkerContext; "" where engines do not step together.
+    """Front end to engine: addresses, and number of engines. `rendezvous`: URL for the workers of all engines, as in
+    WorkerContext; "" where engines do not step together.
     """
 
     addresses: ClientAddresses
@@ -186,13 +186,13 @@ class HandshakeMetadata(msgspec.Struct, kw_only=True, tag="INIT"):
 
 
 class ReadyMessage(msgspec.Struct, kw_only=True, tag="READY"):
-    """Engine to front end: the engine is built; its facts."""
+    """Engine to front end: the facts of the built engine."""
 
     facts: EngineFacts
 
 
 class FailedMessage(msgspec.Struct, kw_only=True, tag="FAILED"):
-    """Engine to front end: the engine could not be built, and why."""
+    """Engine to front end: the engine could not be built, with the cause."""
 
     error: str
 
@@ -201,16 +201,16 @@ EngineHandshakeMessage = HelloMessage | ReadyMessage | FailedMessage
 
 
 # ---------------------------------------------------------------- handles
-# The number by which engine, wire and worker know a request: a front end makes it of its index and a counter, so that
-# it says by itself where outputs go.
+# Request number for engine, wire and worker: a front end composes it of its index and a counter, so that it
+# identifies the receiver of outputs.
 CLIENT_SHIFT = 48  # the counter has 48 bits, the index of the front end the 16 above them
 
 
 def make_handle(client: int, number: int) -> int:
-    """The handle of the request with this number of one front end."""
+    """Return the handle of a request by its number in one front end."""
     return (client << CLIENT_SHIFT) + number
 
 
 def client_of(handle: int) -> int:
-    """The index of the front end that made a handle."""
+    """Index of the front end that made a handle."""
     return handle >> CLIENT_SHIFT

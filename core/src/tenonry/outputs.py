@@ -1,4 +1,4 @@
-"""The outputs of a request as users get them, complete or so far. Front end only."""
+"""Outputs of a request for users, complete or partial. Front end only."""
 
 from __future__ import annotations
 
@@ -66,9 +66,8 @@ class RequestMetrics(msgspec.Struct, kw_only=True):
 class RequestOutput(msgspec.Struct):
     """The state of one request as a stream delivers it; `outputs` holds one CompletionOutput per completion.
 
-    `weight_version`: that of the weights which made its newest tokens; "" for those that the engine was started with.
-    `pooled` f32[D]: the vector of a pooling request.
-    `error_code`: an ErrorCode; `error_param`: the field that caused the error.
+    `weight_version`: version of the weights of its newest tokens; "" for the initial weights. `pooled` f32[D]: the
+    vector of a pooling request. `error_code`: an ErrorCode; `error_param`: the field that caused the error.
     """
 
     request_id: str
@@ -82,7 +81,7 @@ class RequestOutput(msgspec.Struct):
     error: str | None = None
     kv_transfer_params: dict[str, object] | None = None
     weight_version: str = ""
-    pooled: Any = None  # an array; numpy is not imported for its name
+    pooled: Any = None  # an array; numpy is not imported only for its name
     error_code: str = ""
     error_param: str | None = None
 

@@ -14,11 +14,11 @@ class Point:
 
         SAMPLERS = Point("acme.samplers", "acme.sampling:Sampler", {"fast": "acme-fast-sampler"})
 
-    `group`: the entry-point group. `base`: the class that a plugin must derive from, or "module:Class" where its
-    module is heavy; None where a name stands for something else, which the owner checks. `provider`: name →
-    distribution, for the pip command in "not found" errors. `kind`: the word for one of them; by default the group's
-    last part without its plural ending. `tier`: "alpha" (may change with any release), "beta" or "stable". Named in the
-    group `tenonry.points`, `tenonry plugins list` knows the point.
+    `group`: the entry-point group. `base`: the class that a plugin must derive from, or "module:Class" if its module is
+    heavy; None for targets other than classes, checked by the owner. `provider`: name → distribution, for the pip
+    command in "not found" errors. `kind`: singular name of a plugin; by default the group's last part without its
+    plural ending. `tier`: "alpha" (may change with any release), "beta" or "stable". Points named in the group
+    `tenonry.points` are listed by `tenonry plugins list`.
     """
 
     group: str
@@ -33,5 +33,5 @@ class Point:
         object.__setattr__(self, "kind", self.kind or singular)
 
     def load_base(self) -> type[Any] | None:
-        """The class that a plugin must derive from, imported now if `base` is its name."""
+        """Return the required base class, imported now if `base` is its name."""
         return pkgutil.resolve_name(self.base) if isinstance(self.base, str) else self.base

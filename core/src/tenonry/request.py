@@ -1,4 +1,4 @@
-"""A request as the scheduler sees it. Engine process; the engine builds it, schedulers read it."""
+"""A request from the view of the scheduler. Engine process; the engine builds it, schedulers read it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ class RequestStatus(enum.IntEnum):
 
 
 class Request:
-    """One request inside the engine. Columns of running requests live in the scheduler; this holds what rarely changes.
+    """One request inside the engine. Columns of running requests live in the scheduler; this object holds the rarely
+    changing part.
 
     `token_ids` i32[n] are the prompt and the output tokens known when the request last left a row (or arrived);
     `num_prompt_tokens` of them are prompt. `arrival` counts requests in order of arrival; `arrival_time` is the
-    engine's monotonic clock in seconds, at the caller's `arrival_time` where it gave one. `row` is −1 unless running.
-    `max_total_tokens` is the length at which it ends at the latest, prompt included. `source` is what the front end
-    sent: sampling parameters, tags, cache salt, adapter.
+    engine's monotonic clock in seconds, at the caller's `arrival_time` if set. `row` is −1 unless running.
+    `max_total_tokens` is its maximum length, prompt included. `source` is the front end's message: sampling parameters,
+    tags, cache salt, adapter.
     """
 
     __slots__ = (
@@ -59,7 +60,7 @@ class Request:
         self.num_cached_tokens = -1  # −1 until first scheduled
         self.num_preemptions = 0
         self.finish_reason: FinishReason | None = None
-        self.key: object = None  # set by a scheduling policy: its place in the queue
+        self.key: object = None  # set by a scheduling policy: its position in the queue
 
     def new_row(self, row: int, num_computed: int, block_ids: tuple[I32, ...]) -> NewRow:
         """Return the row for workers that run the request; arguments as in `NewRow`."""
@@ -81,12 +82,12 @@ class Request:
 
     @property
     def request_id(self) -> str:
-        """The caller's id."""
+        """Request id of the caller."""
         return self.source.request_id
 
     @property
     def priority(self) -> int:
-        """Lower runs first."""
+        """Priority; lower values run first."""
         return self.source.priority
 
     @property
@@ -95,7 +96,7 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens known when the request last left a row, or arrived."""
+        """Number of tokens known when the request last left a row, or arrived."""
         return len(self.token_ids)
 
     @property

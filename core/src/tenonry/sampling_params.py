@@ -1,7 +1,8 @@
-"""Sampling parameters of one request. Built by users and servers, checked at once, and carried unchanged to the worker.
+"""Sampling parameters of one request. Built by users and servers, checked at construction, and sent unchanged to the
+worker.
 
 A frozen msgspec struct: it is the public object and the wire form in one. Every field is bounded; a bad value is
-refused with the field, the value and the bound, here and again when the engine decodes it.
+rejected with the field, the value and the bound, here and again when the engine decodes it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tenonry.errors import RequestError
 MAX_N = 128
 MAX_LOGPROBS = 64
 MAX_STOP_STRINGS = 64
-MAX_STOP_STRING_CHARS = 1024  # and of a bad word
+MAX_STOP_STRING_CHARS = 1024  # also of a bad word
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
@@ -31,20 +32,20 @@ MAX_TOKEN_ID = 2**31 - 1
 
 
 def check_count(field: str, values: Sized, most: int) -> None:
-    """Raises RequestError for more than `most` values."""
+    """Raise RequestError for more than `most` values."""
     if len(values) > most:
         raise RequestError(f"{field} has {len(values)} entries; at most {most} are allowed", field)
 
 
 def check_token_ids(field: str, token_ids: Collection[int], largest: int = MAX_TOKEN_ID) -> None:
-    """Raises RequestError for one that is negative or above `largest`."""
+    """Raise RequestError for an id that is negative or above `largest`."""
     for token_id in (min(token_ids), max(token_ids)) if token_ids else ():
         if not 0 <= token_id <= largest:
             raise RequestError(f"{field} holds token id {token_id}; ids are 0 to {largest}", field)
 
 
 def check_type(field: str, value: Any, kind: Any) -> None:
-    """Raises RequestError for what a decoder of `kind` would refuse."""
+    """Raise RequestError for a value that a decoder of `kind` would reject."""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -54,12 +55,12 @@ def check_type(field: str, value: Any, kind: Any) -> None:
 
 
 def needs(capability: str) -> msgspec.Meta:
-    """Annotation of a request's field: a worker without this capability rejects all but None."""
+    """Return the annotation of a request's field: workers without this capability reject all values but None."""
     return msgspec.Meta(extra={"capability": capability})
 
 
 class OutputKind(enum.IntEnum):
-    """Content of each output of a stream: all so far, only what is new, or nothing until the end."""
+    """Content of each output of a stream: everything so far, only new output, or nothing until the end."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -70,9 +71,9 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """Constraint on the output. Exactly one of the first five; vLLM's names.
 
     `json`: a JSON schema, as text. `json_object`: any JSON object. `regex`: the whole output matches. `choice`: the
-    output is one of these texts. `grammar`: in Lark's or in GBNF's notation. `start_after`: it holds for what follows
-    these token ids in the output, as where a model thinks first; by default for all of the output.
-    Raises RequestError when a value is out of bounds.
+    output is one of these texts. `grammar`: in Lark's or in GBNF's notation. `start_after`: the constraint begins after
+    these token ids in the output, for models that reason first; by default at the start. Raises RequestError when a
+    value is out of bounds.
     """
 
     json: str | None = None
@@ -113,10 +114,10 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Pooling request: a vector of the prompt, or scores of a classification head, instead of tokens.
 
-    `task`: "embed", "classify" or "score", whichever the model serves. `normalize`: whether a vector gets length 1, or
-    scores pass the head's activation; by default as the model's files say. `dimensions`: the first so many numbers of
-    a vector alone, cut before it is normalised. `pair_start`: the position at which the second text of a pair begins;
-    0 for one text. Values are checked with the request.
+    `task`: "embed", "classify" or "score", as supported by the model. `normalize`: scale vectors to length 1, or apply
+    the head's activation to scores; by default as in the model's files. `dimensions`: truncate the vector before it is
+    normalised. `pair_start`: first position of the second text of a pair; 0 for one text. Values are checked with the
+    request.
     """
 
     task: str = "embed"
@@ -184,7 +185,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """`stop` as a tuple, whatever form it was given in."""
+        """Return `stop` as a tuple, from any of its forms."""
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -195,11 +196,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @property
     def generates(self) -> bool:
-        """True if the output is tokens. Otherwise the one token that ends the request is never computed from."""
+        """True if the output is tokens. Otherwise the single token that ends the request is never computed from."""
         return self.pooling is None
 
     def max_total_tokens(self, num_prompt_tokens: int, max_model_len: int) -> int:
-        """Length, prompt included, at which a request with this prompt ends at the latest."""
+        """Maximum length, prompt included, of a request with this prompt."""
         if self.max_tokens is None:
             return max_model_len
         longest = max_model_len if self.generates else max_model_len + 1
@@ -207,7 +208,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 def _check_field(info: msgspec.structs.FieldInfo, value: Any) -> None:
-    """Type, bounds and items."""
+    """Check type, bounds and items of a field."""
     field = info.name
     check_type(field, value, info.type)
     if value is None:

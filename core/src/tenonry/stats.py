@@ -11,10 +11,9 @@ import msgspec
 class SchedulerStats(msgspec.Struct, array_like=True, kw_only=True):
     """One engine's state after a step. `prefix_cache_*`, `num_preemptions`, `num_steps`, `frames_dropped`,
     `external_prefix_cache_*` (tokens looked up and found by the KV connector) and `num_drafts`, `num_draft_tokens`,
-    `num_accepted_tokens` (times that tokens were drafted for a row, these tokens, and those that were right) count
-    since the previous record.
+    `num_accepted_tokens` (drafts for a row, their tokens, and the accepted tokens) count since the previous record.
 
-    `extra` carries a scheduler author's own numbers.
+    `extra` carries further numbers of the scheduler.
     """
 
     num_running: int = 0
@@ -34,9 +33,10 @@ class SchedulerStats(msgspec.Struct, array_like=True, kw_only=True):
 
 
 class FinishedRequestStats(msgspec.Struct, kw_only=True):
-    """One request that ended. Latencies in seconds; `decode_s` spans first to last token.
+    """One finished request. Latencies in seconds; `decode_s` spans first to last token.
 
-    `start_time`: the arrival, from which `e2e_latency_s` counts, in seconds since 1970. `trace_headers`: the caller's.
+    `start_time`: the arrival in seconds since 1970, the origin of `e2e_latency_s`. `trace_headers`: headers of the
+    caller.
     """
 
     request_id: str
@@ -71,11 +71,11 @@ class IterationStats(msgspec.Struct, kw_only=True):
 
 
 class RecoveryStats(msgspec.Struct, kw_only=True):
-    """Statistics of an engine that died, or was replaced. `tokens_recomputed`: prompts and delivered tokens of
-    continued requests that had run; less is computed of those that another engine has in its prefix cache.
-    `silence_s`: seconds from its death until it served again. `fallbacks`: its scheduler was replaced,
-    `connector_fallbacks`: its KV connector. `replacements`: another one took its place. `takeovers`: one that stood by
-    did, when it had died; `standbys`: those that stand by now, of all engines together.
+    """Statistics of an engine that died, or was replaced. `tokens_recomputed`: prompts and delivered tokens of resumed
+    requests that had run; cached prefixes of another engine reduce the actual work. `silence_s`: seconds from its death
+    until it served again. `fallbacks`: replacements of its scheduler, `connector_fallbacks`: of its KV connector.
+    `replacements`: planned replacements. `takeovers`: replacements of a dead engine by a standby; `standbys`: current
+    number of standbys of all engines.
     """
 
     deaths: int = 0

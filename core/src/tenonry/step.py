@@ -1,7 +1,7 @@
 """One step on the wire. Engine and worker processes.
 
-A *row* is the index of a running request, stable while it runs. A `SchedulerOutput` holds what changed and what to
-compute; `tenonry_scheduling.columns` turns it into columns.
+A *row* is the index of a running request, stable while it runs. A `SchedulerOutput` holds the changes and the work;
+`tenonry_scheduling.columns` turns it into columns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_ARRAY_BYTES = 1 << 28  # of the features of a request, or of its media
 
 
 def check_arrays(field: str, arrays: Mapping[str, Any]) -> None:
-    """Raises RequestError for too many arrays or bytes, and for what is no array of numbers or booleans."""
+    """Raise RequestError for too many arrays or bytes, and for anything but arrays of numbers or booleans."""
     check_count(field, arrays, MAX_ARRAYS)
     num_bytes = 0
     for name, array in arrays.items():
@@ -43,7 +43,9 @@ def check_arrays(field: str, arrays: Mapping[str, Any]) -> None:
 
 
 class Adapter(msgspec.Struct, array_like=True, frozen=True):
-    """An adapter of the model. `name` is for people; `digest` of its content decides which requests may share K/V."""
+    """An adapter of the model. `name` is for people; `digest` of its content: requests may share K/V only if it is
+    equal.
+    """
 
     name: str
     digest: str
@@ -60,9 +62,9 @@ class Media(msgspec.Struct, array_like=True, frozen=True):
     """Images, or other media, of a prompt: N of them, in order.
 
     `spans` i64[N, 2]: first prompt token of each, and number of tokens up to its last; others may stand among them.
-    `digests` u8[N, 32]: of its content as the model reads it, which block digests cover once it has begun. `inputs`:
-    arrays for the model's encoder, by name. `whole` i64[M, 2]: in order, first token and number of tokens of pieces
-    that see their later tokens, too: no step ends in one.
+    `digests` u8[N, 32]: of its content as read by the model, covered by block digests from its first token on.
+    `inputs`: arrays for the model's encoder, by name. `whole` i64[M, 2]: in order, first token and number of tokens of
+    pieces with bidirectional attention: no step ends inside one.
     """
 
     spans: NDArray[np.int64]
@@ -71,18 +73,18 @@ class Media(msgspec.Struct, array_like=True, frozen=True):
     whole: NDArray[np.int64] = np.empty((0, 2), np.int64)
 
     def copied(self) -> Media:
-        """With containers of its own, and the same arrays."""
+        """Return a copy with its own containers and the same arrays."""
         return msgspec.structs.replace(self, inputs=[*map(dict, self.inputs)])
 
 
 class NewRow(msgspec.Struct, array_like=True, kw_only=True):
     """A request that starts running in `row`, or comes back after preemption.
 
-    `token_ids` i32[n]: prompt and, after them, `num_output` output tokens known so far. `num_computed` of them have
-    K/V already (prefix cache or connector). `block_ids`: one i32 array per KV group, the row's blocks so far in order,
-    any ids where a sliding group no longer reads; for a recurrent group the state slot that the row starts from, or
-    nothing if `num_computed` is 0.
-    `stop_token_ids`: all ids that end the request, for min_tokens; `bad_words`: token id sequences.
+    `token_ids` i32[n]: prompt and, after them, `num_output` output tokens known so far. `num_computed` of them have K/V
+    already (prefix cache or connector). `block_ids`: one i32 array per KV group, the row's blocks so far in order, any
+    ids outside the window of a sliding group; for a recurrent group the initial state slot of the row, or nothing if
+    `num_computed` is 0. `stop_token_ids`: all ids that end the request, for min_tokens; `bad_words`: token id
+    sequences.
     """
 
     row: int
@@ -104,13 +106,12 @@ class SchedulerOutput(msgspec.Struct, array_like=True, kw_only=True):
 
     `gone` rows leave before the step, then `new` rows enter, then `new_block_*` extend block tables in order. For each
     i: `row[i]` computes `num_tokens[i]` tokens from its first uncomputed position on; `next_token[i]` is the id at that
-    position, or −1 when the worker has it; `samples[i]` says whether the last position samples a token. `generation`
-    is the scheduler's own stamp of each row, given back untouched with the result. A "new block" of a recurrent group
-    is a state slot, to which the row's state is copied after the step; rows that start from a slot read it before.
-    `prepare`: requests, by handle, that will start when their grammar is compiled: its specification in the first step
-    that asks, None in those that ask again.
-    `round_tokens` above 1 makes the step a round: every row decodes, has slots for that many tokens, and may sample
-    that many, one after another. The worker may stop earlier, and stops a row at its end token.
+    position, or −1 when the worker has it; `samples[i]` is true if the last position samples a token. `generation` is
+    the scheduler's own stamp of each row, returned unchanged with the result. A "new block" of a recurrent group is a
+    state slot, to which the row's state is copied after the step; rows that start from a slot read it before.
+    `prepare`: requests, by handle, that will start when their grammar is compiled: its specification in the first step,
+    None in later ones. `round_tokens` above 1 makes the step a round: every row decodes, has slots for that many
+    tokens, and may sample that many, one after another. The worker may stop earlier, and stops a row at its end token.
     """
 
     step_id: int
@@ -131,7 +132,7 @@ class SchedulerOutput(msgspec.Struct, array_like=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """True if workers have nothing to do but, perhaps, to move KV."""
+        """True if workers have nothing to do, except possibly KV transfers."""
         return not (len(self.row) or len(self.gone) or self.new or self.prepare)
 
 
@@ -162,11 +163,10 @@ class PromptLogprobs(msgspec.Struct, array_like=True):
 class ModelRunnerOutput(msgspec.Struct, array_like=True, kw_only=True):
     """The answer to one step: S rows sampled T tokens (ragged: row i owns `token_ids[offsets[i]:offsets[i+1]]`).
 
-    `failed_row` / `failed_code` name rows that cannot go on (see `RowFailure`). `transfers_*` are handles whose KV
-    connector transfer ended. `prepared`: those of `prepare` that need not be asked for any more.
-    `pooled`: by row, what a pooling request asks for, f32[D]; its row samples a token as any, which is not looked at.
-    `num_drafts` times tokens were guessed for a row and verified in one pass: `num_drafted` tokens in all, of which
-    `num_accepted` were right.
+    `failed_row` / `failed_code` name failed rows (see `RowFailure`). `transfers_*` are handles whose KV connector
+    transfer ended. `prepared`: completed handles of `prepare`. `pooled`: results of pooling requests by row, f32[D];
+    their sampled tokens are ignored. `num_drafts`: drafts verified in one pass each, with `num_drafted` tokens in all,
+    of which `num_accepted` were accepted.
     """
 
     step_id: int
@@ -192,9 +192,9 @@ class RowFailure:
     NUMERICAL = 1  # the row's logits hold NaN
     SAMPLING = 2  # the row's parameters leave no token to sample
     GRAMMAR = 3  # the row's grammar, alone or with its parameters, leaves no token to sample
-    PROMPT_LOGPROBS = 4  # they are asked for, and the model gives none
+    PROMPT_LOGPROBS = 4  # requested, but not supported by the model
     ADAPTER = 5  # the row's adapter is not loaded
-    MEDIA = 6  # the model's code does not take them
+    MEDIA = 6  # not accepted by the model's code
 
     TEXT: ClassVar[dict[int, str]] = {
         NUMERICAL: "the model produced NaN logits for this request",
@@ -220,7 +220,7 @@ class StepFuture(Protocol):
 
 
 class DoneFuture:
-    """A StepFuture that is already there."""
+    """A StepFuture with its result."""
 
     __slots__ = ("_output",)
 

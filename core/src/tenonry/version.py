@@ -1,4 +1,4 @@
-"""The version of the kernel, and of every distribution that is released with it."""
+"""Version of the kernel and of every distribution released with it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The front end: takes requests, talks to engines, turns outputs into streams. The user's process."""
+"""The front end: accepts requests, exchanges messages with engines, converts outputs to streams. The user's process."""

@@ -1,4 +1,4 @@
-"""Admission of requests: they wait while the front end is paused, and are refused while it drains or is full."""
+"""Admission of requests: queued while the front end is paused, rejected while it drains or is full."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tenonry.config import EngineConfig
 from tenonry.errors import DrainingError, QueueFullError, RequestError
 
 DRAINING_RETRY_S = 5.0
-MAX_WORK_PER_TURN = 256  # requests, of hardly any text each
-CHARS_PER_REQUEST = 292  # take as long to tokenise as all else about a request, some 0.1 ms
+MAX_WORK_PER_TURN = 256  # requests with hardly any text each
+CHARS_PER_REQUEST = 292  # tokenisation time equal to all other work per request, about 0.1 ms
 
 
 @dataclass(slots=True)
 class Ticket:
     """Admission of one request of `count` completions, until it ends.
 
-    `is_open`: a stream stands for it, which the caller reads. `is_aborted`: it ends as soon as it has one.
+    `is_open`: its stream exists and the caller reads it. `is_aborted`: it ends as soon as it has a stream.
     """
 
     count: int
@@ -31,7 +31,7 @@ class Ticket:
 
 
 class Admission:
-    """Counts completions of requests that have not ended. `tickets`: theirs, by request id."""
+    """Counts completions of unfinished requests. `tickets`: their tickets by request id."""
 
     def __init__(self, config: EngineConfig, engines: Engines) -> None:
         self.config = config
@@ -39,7 +39,7 @@ class Admission:
         self._stats = engines.stats
         self._resumed = asyncio.Event()
         self._resumed.set()
-        self._idle = asyncio.Event()  # set when it is worth to look whether requests are left
+        self._idle = asyncio.Event()  # set when the number of requests may have reached 0
         self._left_in_turn = MAX_WORK_PER_TURN
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._num_admitted = 0
@@ -53,23 +53,23 @@ class Admission:
         return not self._resumed.is_set()
 
     def pause(self) -> None:
-        """Hold requests back until `resume`."""
+        """Queue new requests until `resume`."""
         self._resumed.clear()
 
     def resume(self) -> None:
-        """Admit the requests that were held back. Also called once no engine is left, so that they fail."""
+        """Admit queued requests. Also called after the last engine died, so that they fail."""
         self._resumed.set()
         self._idle.set()
 
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - the word that callers know
-        """Refuse new requests and wait for the admitted ones; False if some still run after `timeout` seconds."""
+        """Reject new requests and wait for admitted ones; False if some still run after `timeout` seconds."""
         self.is_draining = True
         return await self.wait_until_empty(timeout)
 
     async def wait_until_empty(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - as above
-        """Wait until no request runs; False if some still do after `timeout` seconds, or the engines are dead.
+        """Wait until no request runs; False if some still run after `timeout` seconds, or the engines are dead.
 
-        While draining, requests that are not yet sent count, too.
+        While draining, unsent requests count as well.
         """
         client = self._engines.client
         with contextlib.suppress(TimeoutError):
@@ -83,7 +83,7 @@ class Admission:
     # ------------------------------------------------------------------ admitting
     @property
     def capacity(self) -> float:
-        """Completions that all engines can run and `max_num_queued_reqs` more; this front end's share of them."""
+        """Maximum completions: those of all engines and `max_num_queued_reqs` more, divided among front ends."""
         queued = self.config.max_num_queued_reqs
         if queued is None:
             return math.inf
@@ -94,8 +94,8 @@ class Admission:
     def admit(self, request_id: str, count: int) -> Iterator[Ticket]:
         """Reserve capacity for a request of `count` completions, whose stream is opened in the block, until `end`.
 
-        Raises EngineDeadError, QueueFullError, DrainingError, or RequestError for an id in use and for more than the
-        capacity. Stat loggers get a record of each refusal, also of a request that turns out to be invalid here.
+        Raises EngineDeadError, QueueFullError, DrainingError, or RequestError for an id in use or a count above the
+        capacity. Stat loggers receive a record of each rejection, including requests found invalid here.
         """
         self._engines.client.check_alive()
         self.check_capacity(count)
@@ -120,7 +120,7 @@ class Admission:
         self.num_open += 1
 
     def end(self, request_id: str) -> None:
-        """The request of an admitted ticket has ended."""
+        """Release the capacity of an admitted request."""
         ticket = self.tickets.pop(request_id)
         self._num_admitted -= ticket.count
         if ticket.is_open:
@@ -129,7 +129,7 @@ class Admission:
             self._idle.set()
 
     def check_capacity(self, count: int) -> None:
-        """Refuse `count` completions, as `admit` would now."""
+        """Raise what `admit` would raise now for `count` completions."""
         if self.is_draining:
             raise self._refuse(
                 "draining",
@@ -160,11 +160,11 @@ class Admission:
         return error
 
     def abort(self, request_id: str) -> None:
-        """End a request that is not sent yet, once its stream is open; a paused front end opens it now."""
+        """End an unsent request once its stream is open; a paused front end opens the stream immediately."""
         ticket = self.tickets.get(request_id)
         if ticket and not ticket.is_open:
             ticket.is_aborted = True
-            if self.is_paused:  # wake all that wait; the others wait again
+            if self.is_paused:  # wake all waiters; the others wait again
                 self._resumed.set()
                 self._resumed.clear()
 
@@ -175,14 +175,14 @@ class Admission:
             await self.turn(0)
 
     async def turn(self, num_chars: int) -> None:
-        """Wait, in order of arrival, until this turn of the event loop has time for the work on one more request.
+        """Wait in order of arrival until the current event loop iteration has time for one more request.
 
-        `num_chars`: characters of text that it brings.
+        `num_chars`: characters of its text.
         """
         work = 1 + num_chars // CHARS_PER_REQUEST
         if self._left_in_turn == MAX_WORK_PER_TURN:
             asyncio.get_running_loop().call_soon(self._next_turn)
-        if self._left_in_turn > 0:  # then none waits
+        if self._left_in_turn > 0:  # no other request waits
             self._left_in_turn -= work
         else:
             place = asyncio.get_running_loop().create_future()
@@ -193,7 +193,7 @@ class Admission:
         self._left_in_turn = MAX_WORK_PER_TURN
         while self._left_in_turn > 0 and self._waiting:
             place, work = self._waiting.popleft()
-            if not place.done():  # it was cancelled
+            if not place.done():  # cancelled
                 place.set_result(None)
                 self._left_in_turn -= work
         if self._left_in_turn < MAX_WORK_PER_TURN:

@@ -25,18 +25,19 @@ if TYPE_CHECKING:
 
 
 class AsyncLLM(Delegations):
-    """Serves requests concurrently, and passes calls on to its engines: caches, sleep, adapters, profiles.
+    """Serves concurrent requests and forwards calls to its engines: caches, sleep, adapters, profiles.
 
     The constructor blocks until the engine is ready; call it before the loop starts, or in a thread. `generate` is an
     async generator per request; closing it aborts the request. Every accepted request ends exactly once: with a finish
     reason, EngineGenerateError (this request alone) or EngineDeadError. The engine recovery
-    (`tenonry.interfaces.recovery`) decides what becomes of the streams of a dead engine. A call waits for
-    the engines' answers; one that the worker does not declare raises EngineGenerateError with the engine's message.
+    (`tenonry.interfaces.recovery`) resumes or ends the streams of a dead engine. A call waits for the results of all
+    engines; a call that the worker does not declare raises EngineGenerateError with the engine's message.
 
-    `stat_loggers`: those in use, by name. `submit("record_extra", record)` passes a record to each, from any thread.
+    `stat_loggers`: active stat loggers by name. `submit("record_extra", record)` passes a record to each, from any
+    thread.
     """
 
-    _closed = True  # until there is something to close
+    _closed = True  # until the constructor has resources to release
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class AsyncLLM(Delegations):
         context: str = "library",
         engines: Engines | None = None,
     ) -> None:
-        """`engines`: start none; use these, which bring their stat loggers."""
+        """`engines`: existing engines with their stat loggers, used instead of new ones."""
         from tenonry.client.engine_calls import EngineCalls
         from tenonry.client.engine_listener import EngineListener
         from tenonry.client.engines import OwnedEngines
@@ -59,7 +60,7 @@ class AsyncLLM(Delegations):
         self.engine_core, self._stats, self.model = engines.client, engines.stats, engines.model
         self.submit = engines.stats.submit
         self.stat_loggers = engines.stats.loggers
-        with contextlib.ExitStack() as built:  # ended again if the rest cannot be built
+        with contextlib.ExitStack() as built:  # released again if construction fails
             built.callback(engines.shutdown)
             self.io_processor = io = build_io_processor(
                 config, engines.plan, self.model, self.submit, built
@@ -82,21 +83,20 @@ class AsyncLLM(Delegations):
 
     @classmethod
     def from_config(cls, config: EngineConfig, **options: Any) -> AsyncLLM:
-        """The same as the constructor."""
+        """Construct from a configuration."""
         return cls(config, **options)
 
     # ------------------------------------------------------------------ requests
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **fields: Any
     ) -> AsyncIterator[RequestOutput]:
-        """Yield outputs as they come, until the last, whose `finished` is true.
+        """Yield outputs until the last one, whose `finished` is true.
 
         `fields`: priority, tags, cache_salt, data_parallel_rank, trace_headers, kv_transfer_params, add_special_tokens,
         tokenization_kwargs (further fields of the prompt, such as truncate_prompt_tokens), adapter or lora_request,
         prompt_text (where the prompt is an EngineCoreRequest), arrival_time (seconds since 1970, for statistics and
-        policy `priority`).
-        Raises TypeError (no such field), RequestError (invalid), QueueFullError (try later), EngineGenerateError (this
-        request failed) or EngineDeadError. Cancelling or closing aborts the request.
+        policy `priority`). Raises TypeError (no such field), RequestError (invalid), QueueFullError (try later),
+        EngineGenerateError (this request failed) or EngineDeadError. Cancelling or closing aborts the request.
         """
         stream = await self.add_request(prompt, sampling_params, request_id, **fields)
         try:
@@ -113,20 +113,20 @@ class AsyncLLM(Delegations):
                 if output.finished:
                     return
         except (EngineDeadError, EngineGenerateError, RequestError) as error:
-            stream.error = error  # if the stream is open still, this is why it ends
+            stream.error = error  # the reason, if the stream is still open
             raise
         except Exception as error:
             stream.error = EngineGenerateError(str(error), request_id=request_id)
             raise stream.error from error
         finally:
-            # The stream is still open where the caller left, or one completion failed.
+            # The caller left, or one completion failed.
             if self.output_processor.get(request_id) is stream:
                 self._abort([request_id])
 
     async def add_request(
         self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any
     ) -> Stream:
-        """Accept a request and send it to the engine; `generate` without the loop around it."""
+        """Accept a request and send it to the engine, without iterating over its outputs."""
         self.input_processor.check_call(params, request_id)
         if (lora := fields.pop("lora_request", None)) is not None:
             fields["adapter"] = await self.calls["adapters"].requested(lora)
@@ -151,11 +151,11 @@ class AsyncLLM(Delegations):
         return stream
 
     def check_capacity(self, count: int = 1) -> None:
-        """Raise QueueFullError or DrainingError if a request for `count` completions would be refused now."""
+        """Raise QueueFullError or DrainingError if `count` completions would be rejected now."""
         self.admission.check_capacity(count)
 
     def listen(self) -> None:
-        """Listen for outputs on the running loop, which serves all requests. The first request does it, too."""
+        """Receive outputs on the running loop, which serves all requests. Called by the first request as well."""
         self._handler.listen()
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
@@ -192,8 +192,8 @@ class AsyncLLM(Delegations):
         clear_cache: bool = True,
         keep: bool = False,
     ) -> None:
-        """Hold new requests back. Running ones are aborted, waited for, or, with `keep`, held where they are; then the
-        caches are cleared, unless they are kept. Idempotent.
+        """Queue new requests. Running ones are aborted, awaited, or, with `keep`, suspended; then the caches are
+        cleared unless kept. Idempotent.
         """
         if keep:
             await self.calls["operations"].hold()
@@ -208,13 +208,13 @@ class AsyncLLM(Delegations):
             await self.reset_mm_cache()
 
     async def resume_generation(self) -> None:
-        """Let held-back requests go on."""
+        """Admit queued requests and resume suspended ones."""
         self.admission.resume()
         if "operations" in self.calls:
             await self.calls["operations"].release()
 
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - the word that callers know
-        """Refuse new requests and wait for the running ones; False if some still run after `timeout` seconds."""
+        """Reject new requests and wait for running ones; False if some still run after `timeout` seconds."""
         return await self.admission.drain(timeout)
 
     async def wait_for_requests_to_drain(self, drain_timeout: float = 300.0) -> None:
@@ -232,7 +232,7 @@ class AsyncLLM(Delegations):
                 raise TimeoutError(f"{left} requests still run after {drain_timeout:g} s")
 
     async def reset_mm_cache(self) -> None:
-        """Forget processed images and other files: in all front ends first, then in the engines."""
+        """Drop processed images and other media: first in all front ends, then in the engines."""
         self.events.forget_media()
         await self.engines.ask_others("forget_media")
         await self.engine_calls.call("reset_mm_cache")
@@ -240,12 +240,12 @@ class AsyncLLM(Delegations):
     # ------------------------------------------------------------------ engines
     @property
     def info(self) -> EngineInfo:
-        """Facts of the engines."""
+        """Facts of the running engines."""
         return self.engines.info
 
     @property
     def engine_pids(self) -> dict[str, int]:
-        """Engine processes by name."""
+        """Process ids of engines by name."""
         from tenonry.interfaces.launcher import engine_name
 
         pids = self.engines.pids()
@@ -253,10 +253,10 @@ class AsyncLLM(Delegations):
         return {name: pids[name] for name in names if name in pids}
 
     async def scale(self, size: int, drain_timeout: float = 300.0) -> None:
-        """Go on with `size` engines. New ones join; ones that leave finish their requests first.
+        """Change the number of engines to `size`. Removed engines first finish their requests.
 
-        Raises TimeoutError, and keeps them, if they still have requests after `drain_timeout` seconds. The same size
-        changes nothing.
+        Raises TimeoutError, and keeps the engines, if requests still run after `drain_timeout` seconds. An equal size
+        has no effect.
         """
         self.engine_core.check_alive()
         self._handler.listen()
@@ -265,11 +265,12 @@ class AsyncLLM(Delegations):
             await self.calls["scaling"].scale(self.engines, size, drain_timeout, replace)
 
     async def replace_engines(self, **changes: Any) -> None:
-        """Go on with engines that have other settings, such as `scheduler="my_pkg:Mine"`, or newer versions of plugins.
+        """Replace the engines by ones with other settings, such as `scheduler="my_pkg:Mine"`, or newer versions of
+        plugins.
 
-        Each is started beside the one that runs, whose streams it takes over, token for token; for a moment the memory
-        of both is taken. Raises ConfigError (a setting that cannot change), PluginError, LaunchError (it cannot start),
-        Unsupported (a layout whose engines cannot be replaced) or EngineGenerateError; then the ones before serve on.
+        Each new engine starts alongside the running one and resumes its streams token for token; both occupy memory for
+        a moment. Raises ConfigError (a setting that cannot change), PluginError, LaunchError (failed start),
+        Unsupported (a layout without replacement) or EngineGenerateError; the running engines then continue.
         """
         self.engine_core.check_alive()
         self._handler.listen()
@@ -282,15 +283,15 @@ class AsyncLLM(Delegations):
     # ------------------------------------------------------------------ facts
     @property
     def config(self) -> EngineConfig:
-        """That of the engines which run."""
+        """Configuration of the running engines."""
         return self.admission.config
 
     async def do_log_stats(self) -> None:
-        """Make the stat loggers report now."""
+        """Call `log` of all stat loggers now."""
         self.submit("log")
 
     async def render_metrics(self) -> tuple[bytes, str] | None:
-        """Return the page of the first stat logger that renders, and its content type; None if there is none."""
+        """Return the page of the first stat logger that renders one, and its content type; None without one."""
         return await self._stats.render()
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
@@ -305,8 +306,8 @@ class AsyncLLM(Delegations):
     async def check_health(self) -> None:
         """Raise EngineDeadError if no request can be served, or an engine's executor fails its `check_health`.
 
-        An engine that does not answer within `engine_calls.HEALTH_TIMEOUT_S` seconds is not healthy, unless it works on
-        another call of this front end.
+        An engine without a response within `engine_calls.HEALTH_TIMEOUT_S` seconds is unhealthy, unless it runs another
+        call of this front end.
         """
         await self.engine_calls.check_health()
 
@@ -318,7 +319,7 @@ class AsyncLLM(Delegations):
 
     @property
     def is_serving(self) -> bool:
-        """True if an engine accepts requests. While a dead one restarts, requests wait."""
+        """True if an engine accepts requests. During the restart of a dead one, requests wait."""
         return self.engine_core.dead is None and bool(self.engine_core.able)
 
     @property
@@ -330,7 +331,7 @@ class AsyncLLM(Delegations):
         return EngineDeadError(f"the engine has stopped: {self.engine_core.dead}")
 
     def shutdown(self, timeout: float = 5.0) -> None:
-        """Stop the engine; open streams end with EngineDeadError. Idempotent, from any thread."""
+        """Stop the engines; open streams end with EngineDeadError. Idempotent, from any thread."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""The call sets of a front end by name, and the error for one that is not in use. Front end."""
+"""The call sets of a front end by name, and the error for an unused one. Front end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenonry.plugin.plan import PluginPlan
 
 
 class CallSets(dict[str, Any]):
-    """Front-end halves, or blocking ones, by name, each made by `half`. `divergence`: as of `FrontEnd`."""
+    """Front-end or blocking halves by name, each made by `half`. `divergence`: see `FrontEnd`."""
 
     def __init__(
         self, config: EngineConfig, plan: PluginPlan, half: Callable[[str, CallSet, set[str]], Any]
@@ -27,13 +27,13 @@ class CallSets(dict[str, Any]):
         return MissingCallSet(name)
 
     async def on_join(self, engines: Sequence[int]) -> None:
-        """Bring engines up to date that join or return."""
+        """Bring joining or returning engines up to date."""
         for half in self.values():
             await half.on_join(engines)
 
 
 class MissingCallSet:
-    """Stands for a call set that is not in use: any method of it raises Unsupported."""
+    """Placeholder of an unused call set: every method raises Unsupported."""
 
     def __init__(self, name: str) -> None:
         self._name = name

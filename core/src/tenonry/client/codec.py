@@ -1,4 +1,6 @@
-"""An engine as a front end sees it, and the request codec: a fault of it is named, and fails one request. Front end."""
+"""Links of a front end to its engines, and calls of the request codec: a fault names the codec and fails one request.
+Front end.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ from tenonry.transport.sockets import port_identity
 
 
 class EngineLink:
-    """One engine as this front end sees it.
+    """Link of this front end to one engine.
 
-    `facts`: as it reported them. `requests`: those that run there, by handle. `dead`: how it ended, if it has.
+    `facts`: as reported by the engine. `requests`: running ones by handle. `dead`: cause of its end, or None.
     """
 
     __slots__ = ("dead", "epoch", "facts", "identity", "index", "requests")
@@ -38,14 +40,14 @@ Send = Callable[[EngineLink, EngineCoreRequest], None]
 
 
 class EngineCodec:
-    """Encodes requests for engines, and keeps the requests of each link."""
+    """Encodes requests for engines and records the requests of each link."""
 
     def __init__(self, config: EngineConfig, plan: PluginPlan) -> None:
         self._codec: RequestCodec = build_plugin(plan.get("request_codec"), PluginContext(config))
         self.forget = self._codec.forget
 
     def encode(self, request: EngineCoreRequest, link: EngineLink) -> list[Frame]:
-        """Frames of a request, which runs in the engine of this link from now on.
+        """Return the frames of a request, which from now on belongs to the engine of this link.
 
         Raises RequestError, or EngineGenerateError if the codec fails.
         """
@@ -61,7 +63,7 @@ class EngineCodec:
         return frames
 
     def ended(self, link: EngineLink, outputs: EngineCoreOutputs, send: Send) -> None:
-        """Drop the requests that ended; `send` those once more that the codec asks for, which have not ended."""
+        """Drop finished requests; `send` again those that the codec selects."""
         outputs.finished = [
             each for each in outputs.finished if not self._is_sent_again(link, each, send)
         ]
@@ -74,7 +76,7 @@ class EngineCodec:
             if not self._codec.ended(link, outcome, request) or request is None:
                 return False
             send(link, request)
-        except EngineDeadError:  # it ends with its engine
+        except EngineDeadError:  # the request ends with its engine
             pass
         except Exception as error:  # noqa: BLE001 - a plugin's
             outcome.error = f"{outcome.error}; {type(self._codec).__qualname__}: {error!r}"

@@ -1,4 +1,4 @@
-"""A read-only view of a list, given to plugins that may read tokens and not change them. Any process."""
+"""A read-only view of a list, for plugins that may read tokens but not change them. Any process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class ConstantList(Sequence[T]):
-    """View of `items`: reads go through (later changes of `items` are seen), every mutation raises TypeError."""
+    """View of `items`: reads reflect later changes of `items`, every mutation raises TypeError."""
 
     __slots__ = ("_items",)
 

@@ -1,4 +1,4 @@
-"""The front end's link to its engines: one socket towards all of them, one back; requests, outputs, calls, deaths.
+"""The front end's link to its engines: one socket to all of them, one back; requests, outputs, calls, deaths.
 
 All methods but `engine_died` run on the event loop's thread, or before there is a loop. Front end.
 """
@@ -43,10 +43,10 @@ logger = logging.getLogger(__name__)
 class CoreClient:
     """The sockets to all engines. `on_death(engine index, death)` is called once for an engine that reports its end.
 
-    `frames_dropped` counts what could not be decoded or was of another epoch; `faults` engines that a plugin ended, by
-    its name. `dead`: why no request can be served. `leaving`: engines that get no new requests. `newcomers`: ones that
-    are ready and get their indexes next; calls of all engines reach them, too, except those that stand by. `recovers`:
-    dead engines are started again; until then they are `awaited`, also by requests that no other engine can serve.
+    `frames_dropped`: undecodable frames and those of another epoch; `faults`: engines ended by a plugin, by its name.
+    `dead`: reason why no request can be served. `leaving`: engines without new requests. `newcomers`: ready engines
+    without an index yet; calls of all engines include them, except standbys. `recovers`: dead engines restart; until
+    then they are `awaited`, also by requests that no other engine can serve.
     """
 
     def __init__(
@@ -83,20 +83,20 @@ class CoreClient:
 
     # ------------------------------------------------------------------ engines
     def bind(self, input_address: str, output_address: str) -> tuple[str, str]:
-        """Bind these addresses, too; returns them as they are bound. Raises EngineDeadError after `close`.
+        """Bind additional addresses; returns them as bound. Raises EngineDeadError after `close`.
 
-        Files are for one start; TCP ports stay, so that later engines connect there as well.
+        Socket files serve one start; TCP ports remain, so that later engines connect there as well.
         """
         self.check_alive()
         return self.ports.bind(input_address, output_address)
 
     def expect(self, facts: Iterable[EngineFacts]) -> None:
-        """These engines are ready, and are to get their indexes."""
+        """Register ready engines that will receive indexes."""
         for engine in facts:
             self.newcomers[engine.index] = EngineLink(engine)
 
     def drop_newcomer(self, index: int, reason: str) -> None:
-        """It gets no index. Calls that wait for it fail."""
+        """Remove a newcomer without an index. Its pending calls fail."""
         link = self.newcomers.pop(index, None)
         if link is not None:
             self._forget(link, reason)
@@ -104,15 +104,15 @@ class CoreClient:
     def take_over(
         self, indexes: Iterable[int], coordinator: CoordinatorFacts | None
     ) -> dict[int, dict[int, EngineCoreRequest]]:
-        """Newcomers get these indexes, and requests from now on; returns the requests of those that had them, by index.
-        Calls of those fail.
+        """Assign these indexes to newcomers, which receive new requests from now on; returns the requests of the
+        previous engines by index. Pending calls of the previous engines fail.
         """
         lost = {}
         for index in self.newcomers.keys() & indexes:
             if link := self.engines.pop(index, None):
                 lost[index] = link.requests
                 self._abort(link, list(link.requests))
-                self.ports.forget(link.identity)  # its listener stays until the abort has arrived
+                self.ports.forget(link.identity)  # its listener remains until the abort has arrived
                 self.fail_calls(EngineDeadError(f"engine {index} was replaced"), link)
             self.engines[index] = self.newcomers.pop(index)
         if type(self._router) is RequestRouter and (coordinator or len(self.engines) > 1):
@@ -122,8 +122,8 @@ class CoreClient:
         return lost
 
     def unconnected(self) -> set[int]:
-        """Engines that have not connected both sockets yet. Each sends a first frame on both; `receive` takes the one
-        on the way back. Raises EngineDeadError after `close`.
+        """Engines that have not connected both sockets yet. Each sends a first frame on both; `receive` handles the one
+        on the return socket. Raises EngineDeadError after `close`.
         """
         self.check_alive()
         connected = self.ports.connected()
@@ -131,11 +131,11 @@ class CoreClient:
 
     @property
     def links(self) -> list[EngineLink]:
-        """Engines by index, and then newcomers."""
+        """Engines by index, followed by newcomers."""
         return [*(self.engines[index] for index in sorted(self.engines)), *self.newcomers.values()]
 
     def engine_died(self, index: int, death: Death) -> None:
-        """From any thread: send nothing there from now on. `remove_engine` follows."""
+        """Stop sending to an engine, from any thread. `remove_engine` follows."""
         link = self.engines.get(index)
         if link:
             link.dead = death
@@ -145,7 +145,7 @@ class CoreClient:
                 self.dead = str(death)
 
     def remove_engine(self, index: int, reason: str) -> dict[int, EngineCoreRequest]:
-        """Forget an engine; returns the requests that ran there, by handle. Calls that wait for it fail."""
+        """Remove an engine; returns its requests by handle. Its pending calls fail."""
         self.leaving.discard(index)
         link = self.engines.pop(index, None)
         if link is None:
@@ -165,7 +165,7 @@ class CoreClient:
 
     # ------------------------------------------------------------------ to the engines
     def send_requests(self, index: int, requests: Sequence[EngineCoreRequest]) -> None:
-        """Send the completions of one request, all to one engine, which shares their prompt.
+        """Send the completions of one request to one engine, so that they share their prompt.
 
         Raises EngineDeadError, or RequestError for a field that no message can carry.
         """
@@ -178,13 +178,13 @@ class CoreClient:
         try:
             self._send(link, RequestType.ADD, header, *frames)
         except EngineDeadError:
-            if not self.recovers:  # else it goes on with the others of this engine
+            if not self.recovers:  # otherwise resumed with the other requests of this engine
                 raise
         self._router.sent(link.index)
 
     @property
     def able(self) -> list[int]:
-        """The engines that get requests."""
+        """Engines that accept new requests."""
         return [
             index
             for index, link in sorted(self.engines.items())
@@ -192,8 +192,8 @@ class CoreClient:
         ]
 
     def choose(self, request: EngineCoreRequest) -> int | None:
-        """Engine for a request; None while the one that it needs restarts. Raises EngineDeadError if no engine can take
-        it, RequestError for one that does not exist.
+        """Return the engine for a request; None while the required one restarts. Raises EngineDeadError without a
+        capable engine, RequestError for an unknown index.
         """
         self.check_alive()
         able = self.able
@@ -218,19 +218,19 @@ class CoreClient:
         return self._router.pick(request, able, self._num_requests)
 
     def abort_requests(self, handles: Sequence[int]) -> None:
-        """End requests in their engines; a dead engine has ended them already."""
+        """End requests in their engines; those of a dead engine have ended already."""
         for link in self.engines.values():
             theirs = [handle for handle in handles if link.requests.pop(handle, None)]
             if theirs:
                 self._abort(link, theirs)
 
     def _abort(self, link: EngineLink, handles: list[int]) -> None:
-        with contextlib.suppress(EngineDeadError):  # the other engines get theirs
+        with contextlib.suppress(EngineDeadError):  # continue with the other engines
             frames = self._encoder.encode(handles)
             self._send(link, RequestType.ABORT, *frames)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call a method of the allow-list on every engine; the results in the engines' order.
+        """Call a method of the allow-list on every engine; results are in engine order.
 
         Raises EngineGenerateError (the engine's own message) or EngineDeadError.
         """
@@ -241,14 +241,14 @@ class CoreClient:
         return await asyncio.gather(*calls)
 
     async def call_engine(self, index: int, method: str, *args: Any) -> Any:
-        """The same on one engine: a newcomer, if it has one."""
+        """Call a method on one engine, preferring a newcomer of this index."""
         link = self.newcomers.get(index) or self.engines.get(index)
         if link is None:
             raise EngineDeadError(f"engine {index} is gone")
         return await self.call_link(link, method, *args)
 
     async def call_link(self, link: EngineLink, method: str, *args: Any, **kwargs: Any) -> Any:
-        """The same. Raises EngineDeadError, too, if it left before this runs."""
+        """Call a method on the engine of a link. Also raises EngineDeadError if the engine left before this runs."""
         if link not in self.links:
             raise EngineDeadError(f"engine {link.index} is gone")
         call_id = next(self._call_ids)
@@ -262,11 +262,11 @@ class CoreClient:
             del self._calls[call_id]
 
     def has_calls(self, index: int) -> bool:
-        """True while a call waits for this engine."""
+        """True while a call of this engine is pending."""
         return any(link.index == index for link, _ in self._calls.values())
 
     def check_alive(self) -> None:
-        """Raises EngineDeadError if no request can be served."""
+        """Raise EngineDeadError if no request can be served."""
         if self.dead is not None:
             raise EngineDeadError(f"the engine has stopped: {self.dead}")
 
@@ -281,11 +281,11 @@ class CoreClient:
     # ------------------------------------------------------------------ from the engines
     @property
     def output_fd(self) -> int:
-        """Readable when `receive` may have something (edge-triggered: drain it)."""
+        """Descriptor that is readable when `receive` may return something (edge-triggered: drain it)."""
         return int(self.ports.sockets[1].getsockopt(zmq.FD))
 
     def receive(self) -> EngineCoreOutputs | None:
-        """The next outputs, or None when there are none now. Bad frames and late ones are dropped and counted."""
+        """Return the next outputs, or None. Bad and late frames are dropped and counted."""
         _, source = self.ports.sockets
         while (frames := receive_frames(source)) is not None:
             outputs = self._decode(frames)
@@ -294,7 +294,7 @@ class CoreClient:
         return None
 
     def _decode(self, frames: list[bytes]) -> EngineCoreOutputs | None:
-        if len(frames[0]) == PORT_BYTES:  # the first frame of an engine
+        if len(frames[0]) == PORT_BYTES:  # first frame of an engine
             self.ports.returning.add(frames[0])
             return None
         try:
@@ -312,7 +312,7 @@ class CoreClient:
             return None
         if outputs.utility is not None:
             self._answer(outputs.utility)
-        if is_newcomer:  # it has no requests
+        if is_newcomer:  # without requests
             return None
         if outputs.finished:
             self.codec.ended(link, outputs, self._add)
@@ -332,7 +332,7 @@ class CoreClient:
             future.set_result(result.result)
 
     def fail_calls(self, error: Exception, engine: EngineLink | None = None) -> None:
-        """Every call that waits for this engine, or for any, raises."""
+        """Fail all pending calls of this engine, or of all engines."""
         for link, future in self._calls.values():
             if engine in {None, link} and not future.done():
                 future.set_exception(error)
@@ -340,7 +340,7 @@ class CoreClient:
     def close(self) -> None:
         """Remove the sockets. Idempotent."""
         self.dead = self.dead or "it was shut down"
-        # When Python ends, the context no longer knows them and would wait.
+        # At interpreter exit the context does not know them any more and would wait.
         self.ports.close()
         self._router.close()
         self._context.destroy(linger=0)

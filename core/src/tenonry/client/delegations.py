@@ -1,4 +1,4 @@
-"""Methods of `AsyncLLM` and `LLM` whose work is done by call sets: names and types here, the calls there. Front end."""
+"""Methods of `AsyncLLM` and `LLM` that delegate to call sets: names and types only. Front end."""
 # mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ Texts = str | Sequence[str]
 
 
 def method_of(call_set: str) -> Callable[[Method], Method]:
-    """Decorator of methods that pass their arguments to the method of the same name of a call set.
-
-    They have types and a docstring, and no code.
+    """Return a decorator for methods without code, with types and a docstring, that pass their arguments to the method
+    of the same name of a call set.
     """
 
     def decorate(declared: Any) -> Any:
@@ -47,7 +46,7 @@ def method_of(call_set: str) -> Callable[[Method], Method]:
 def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, P], R]:
-    """The same method of `LLM`, whose call sets answer without a coroutine."""
+    """Return the same method for `LLM`, whose call sets are synchronous."""
     return method.__wrapped__  # type: ignore[attr-defined,no-any-return]  # set by functools.wraps
 
 
@@ -57,13 +56,13 @@ pooling = method_of("pooling")
 
 
 class _Common:
-    """Members of both kinds of front end. `calls`: the call sets in use, by name."""
+    """Members of both kinds of front end. `calls`: active call sets by name."""
 
     calls: CallSets
     io_processor: IOProcessor | None
 
     def get_tokenizer(self) -> Any:
-        """The tokenizer. Raises ValueError if none is loaded."""
+        """Return the tokenizer. Raises ValueError if none is loaded."""
         if self.io_processor is None:
             raise ValueError("no tokenizer is loaded (skip_tokenizer_init or no io_processor)")
         return self.io_processor.get_tokenizer()
@@ -71,7 +70,7 @@ class _Common:
 
 class Delegations(_Common):
     """Calls that reach every engine. Each raises EngineGenerateError with an engine's message, EngineDeadError, or
-    Unsupported if the call set is not in use.
+    Unsupported for an unused call set.
     """
 
     engine_calls: EngineCalls
@@ -79,14 +78,14 @@ class Delegations(_Common):
     # ------------------------------------------------------------------ call set "operations"
     @operations
     async def sleep(self, level: int = 1) -> None:
-        """Release memory until `wake_up`: level 1 that of the KV cache, level 2 that of the weights as well.
+        """Release memory until `wake_up`: level 1 the KV cache, level 2 the weights as well.
 
-        Running requests wait, and are recomputed afterwards; caches are cleared.
+        Running requests wait and are recomputed afterwards; caches are cleared.
         """
 
     @operations
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Allocate the memory that `tags` name, "weights" or "kv_cache"; by default all."""
+        """Allocate the memory named by `tags`, "weights" or "kv_cache"; by default both."""
 
     @operations
     async def is_sleeping(self) -> bool:
@@ -98,18 +97,18 @@ class Delegations(_Common):
     ) -> None:
         """Replace weights of every engine by those of a safetensors file, a folder of them, or shared memory.
 
-        `source`: a path, or `shm:NAME`. `names`: the checkpoint's names of the tensors to read; by default all.
-        `version` is part of every output of the new weights. Weights that do not fit are rejected and change nothing; a
-        failure after that leaves engines that reject requests until an update succeeds.
+        `source`: a path, or `shm:NAME`. `names`: checkpoint names of the tensors to read; by default all. `version`:
+        reported in every output of the new weights. Weights of a different shape are rejected without effect; after any
+        later failure engines reject requests until an update succeeds.
         """
 
     @operations
     async def start_profile(self) -> None:
-        """Begin a profile on every rank."""
+        """Start a profile on every rank."""
 
     @operations
     async def stop_profile(self) -> None:
-        """End and write it."""
+        """Stop the profile and write it."""
 
     @operations
     async def save_sharded_state(
@@ -120,26 +119,26 @@ class Delegations(_Common):
     # ------------------------------------------------------------------ call set "adapters"
     @adapters
     async def add_lora(self, name: str, path: str) -> bool:
-        """Load the adapter in a folder of peft, replacing one of the same name."""
+        """Load a peft adapter from a folder, replacing one of the same name."""
 
     @adapters
     async def remove_lora(self, name: str) -> bool:
-        """Unload an adapter; requests that run with it keep it."""
+        """Unload an adapter; running requests keep it."""
 
     @adapters
     async def list_loras(self) -> list[str]:
-        """`name@digest` of each, as the first engine has them."""
+        """`name@digest` of each adapter, as loaded by the first engine."""
 
     @adapters
     async def pin_lora(self, name: str) -> bool:
-        """Keep it among those that are ready for a step."""
+        """Keep an adapter ready for immediate use."""
 
     # ------------------------------------------------------------------ call set "pooling"
     @pooling
     async def encode(
         self, prompt: Any, pooling_params: PoolingParams, request_id: str, **fields: Any
     ) -> PoolingOutput:
-        """The vector or scores of a prompt; prompt, `fields` and errors are those of `generate`."""
+        """Compute the vector or scores of a prompt; prompt, `fields` and errors as in `generate`."""
 
     @pooling
     async def score(
@@ -160,7 +159,7 @@ class Delegations(_Common):
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """Forget cached KV blocks; True if all were forgotten."""
+        """Clear cached KV blocks; True if all were cleared."""
         return all(
             await self.engine_calls.call(
                 "reset_prefix_cache", reset_running_requests, reset_connector
@@ -174,7 +173,7 @@ class Delegations(_Common):
         timeout: float | None = None,  # noqa: ASYNC109 - vLLM's name
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
+        """Call a method of the workers' allow-list on every rank of every engine; returns one result per rank."""
         engines = await self.engine_calls.call(
             "call_workers", method, list(args), timeout, dict(kwargs or {})
         )
@@ -182,8 +181,8 @@ class Delegations(_Common):
 
 
 class BlockingDelegations(_Common):
-    """The same of one engine in this process; `generate` is rejected while it sleeps. Each raises what its engine
-    raises, or Unsupported if the call set is not in use.
+    """Calls of the engine in this process; `generate` is rejected while it sleeps. Each raises the engine's error, or
+    Unsupported for an unused call set.
     """
 
     engine_core: EngineCore
@@ -200,24 +199,24 @@ class BlockingDelegations(_Common):
     # ------------------------------------------------------------------ call set "adapters"
     @adapters
     def add_lora(self, name: str, path: str) -> Adapter:
-        """Load the adapter in a folder of peft; returns the `adapter` of `generate`."""
+        """Load a peft adapter from a folder; returns the `adapter` for `generate`."""
 
     @adapters
     def remove_lora(self, name: str) -> None:
-        """Unload it."""
+        """Unload an adapter."""
 
     @adapters
     def list_loras(self) -> list[Adapter]:
-        """All that are loaded."""
+        """All loaded adapters."""
 
     # ------------------------------------------------------------------ call set "pooling"
     @pooling
     def encode(
         self, prompts: Any, pooling_params: PoolingParams, **options: Any
     ) -> list[PoolingOutput]:
-        """The vector or scores of each prompt, in order; `options` are those of `generate`.
+        """Compute the vector or scores of each prompt, in order; `options` as in `generate`.
 
-        A request that fails raises EngineGenerateError, after the others ended.
+        A failed request raises EngineGenerateError after the others ended.
         """
 
     @pooling
@@ -229,11 +228,11 @@ class BlockingDelegations(_Common):
         dimensions: int | None = None,
         **options: Any,
     ) -> list[PoolingOutput]:
-        """The vectors of prompts; see PoolingParams."""
+        """Compute embedding vectors; see PoolingParams."""
 
     @pooling
     def classify(self, prompts: Any, **options: Any) -> list[PoolingOutput]:
-        """Scores of each class, in the order of the model's `id2label`."""
+        """Compute class scores, in the order of the model's `id2label`."""
 
     @pooling
     def score(
@@ -246,17 +245,17 @@ class BlockingDelegations(_Common):
     ) -> list[float]:
         """Relevance of texts: one first text with each second one, or pairs of two lists.
 
-        By the head of a cross-encoder; with an embedding model, the cosine of two vectors. `truncate_prompt_tokens`: of
-        a pair as in `AsyncLLM.score`, of a text for its vector as in its prompt.
+        Scored by the head of a cross-encoder, or as cosine similarity of embedding vectors. `truncate_prompt_tokens`:
+        for a pair as in `AsyncLLM.score`, for a vector as in its prompt.
         """
 
     # ------------------------------------------------------------------ the engine's own
     def reset_prefix_cache(self) -> bool:
-        """Forget cached KV blocks; True if all were forgotten."""
+        """Clear cached KV blocks; True if all were cleared."""
         return self.engine_core.reset_prefix_cache()
 
     def reset_mm_cache(self) -> None:
-        """Forget processed images and other files: here first, then in the workers."""
+        """Drop processed images and other media: first in the front end, then in the workers."""
         if self.io_processor is not None:
             self.io_processor.reset_mm_cache()
         self.engine_core.reset_mm_cache()
@@ -268,5 +267,5 @@ class BlockingDelegations(_Common):
         timeout: float | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a method of the workers' allow-list; one result per rank."""
+        """Call a method of the workers' allow-list; returns one result per rank."""
         return self.engine_core.call_workers(method, list(args), timeout, kwargs)

@@ -10,14 +10,14 @@ from tenonry.client.output_handler import OutputHandler
 from tenonry.errors import EngineDeadError, EngineGenerateError
 from tenonry.interfaces.recovery import EngineRecovery
 
-# An engine answers between two steps, and a long prompt on a CPU takes seconds.
+# An engine handles calls between two steps, and a long prompt on a CPU takes seconds.
 HEALTH_TIMEOUT_S = 30.0
 
 
 class EngineCalls:
     """Calls methods of the engines' allow-list; `prefix`: "NAME." for those of a call set.
 
-    Raises EngineGenerateError with the engine's message, such as for a call that its worker does not declare, or
+    Raises EngineGenerateError with the engine's message, for example for a call unknown to its worker, or
     EngineDeadError.
     """
 
@@ -28,30 +28,30 @@ class EngineCalls:
         self._handler = handler
         self._recovery = recovery
         self._prefix = prefix
-        self._health: asyncio.Future[list[None]] | None = None  # the question that is open
+        self._health: asyncio.Future[list[None]] | None = None  # the pending health check
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """One result per engine, in the engines' order."""
+        """Call a method on every engine; returns results in engine order."""
         self._client.check_alive()
         self._handler.listen()
         return await self._client.call(self._prefix + method, *args, **kwargs)
 
     async def change(self, method: str, *args: Any) -> list[Any]:
-        """As `call`, for a lasting change of state, of which the recovery is notified."""
+        """As `call`, for a lasting change of state, which is reported to the recovery."""
         answers = await self.call(method, *args)
         await self._recovery.on_call(self._prefix + method, args)
         return answers
 
     async def call_engine(self, index: int, method: str, *args: Any) -> Any:
-        """The same on one engine: a newcomer, if the index has one."""
+        """Call a method on one engine, preferring a newcomer of this index."""
         return await self._client.call_engine(index, self._prefix + method, *args)
 
     async def check_health(self) -> None:
-        """Ask every engine, which asks its executor. Raises EngineDeadError that names one that is not healthy.
+        """Check every engine and its executor. Raises EngineDeadError that names an unhealthy one.
 
-        An engine that does not answer within `HEALTH_TIMEOUT_S` is not healthy, unless another call of this front end,
-        such as `wake_up` or `collective_rpc`, waits for it then: such a call may last longer, and the heartbeat and
-        `--step-timeout` watch over the engine. Probes that come while a question is open share its answer.
+        An engine without a response within `HEALTH_TIMEOUT_S` is unhealthy, unless another call of this front end, such
+        as `wake_up` or `collective_rpc`, is pending: such a call may last longer, and the heartbeat and
+        `--step-timeout` watch the engine. Concurrent checks share one result.
         """
         self._client.check_alive()
         self._handler.listen()
@@ -79,5 +79,5 @@ class EngineCalls:
             reason = str(error)
         else:
             return
-        if index in self._client.engines:  # else it has left, and the others serve
+        if index in self._client.engines:  # otherwise it left, and the others serve
             raise EngineDeadError(f"engine {index} is not healthy: {reason}")

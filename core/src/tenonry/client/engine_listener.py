@@ -27,8 +27,8 @@ DRAIN_GRACE_S = 0.05  # for outputs of a dead engine that are still in the socke
 
 
 class EngineListener(EngineEvents):
-    """Takes dead engines out of use, and passes them and their requests on to the recovery, which gets the open streams
-    here. The call sets bring engines that join up to date.
+    """Removes dead engines and passes them and their requests to the recovery, which has access to the open streams.
+    The call sets bring joining engines up to date.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class EngineListener(EngineEvents):
 
     # ------------------------------------------------------------------ deaths
     def on_death(self, index: int, death: Death) -> None:
-        """Its streams end or move once outputs that it still sent have arrived."""
+        """Resume or end its streams, after its last outputs have arrived."""
         link = self._client.engines.get(index)
         if link is not None:
             logger.error("the engine failed: %s", death)
@@ -66,7 +66,7 @@ class EngineListener(EngineEvents):
         self._handler.post(DRAIN_GRACE_S, self._remove, link, index, death)
 
     def _remove(self, link: EngineLink | None, index: int, death: Death) -> None:
-        if self._client.engines.get(index) is not link:  # another one has its place already
+        if self._client.engines.get(index) is not link:  # its index already has another engine
             return
         self._client.abort_requests(self._handler.settle())
         requests = self._client.remove_engine(index, str(death))
@@ -77,7 +77,7 @@ class EngineListener(EngineEvents):
             self._handler.stop(EngineDeadError(f"the engine died: {death}"))
         self._end(requests, taken, f"the engine of this request died: {death}")
         if link is not None:
-            # No frame will bring the numbers of its requests, or that it runs none.
+            # No later frame will report its numbers, or that it runs no request.
             last = EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
             self._stats.observe(last, self._outputs.take_iteration(index))
 
@@ -89,12 +89,12 @@ class EngineListener(EngineEvents):
             return ()
 
     def _end(self, requests: Iterable[int], taken: Collection[int], why: str) -> None:
-        """End what the recovery left."""
+        """End the requests that the recovery did not resume."""
         left = [handle for handle in requests if handle not in taken]
         self.fail(left, EngineDeadError(why))
 
     def on_given_up(self, index: int, reason: str) -> None:
-        """With the last engine everything ends."""
+        """End everything with the last engine."""
         client = self._client
         logger.error("engine failed permanently: %s", reason)
         client.awaited.discard(index)
@@ -111,7 +111,7 @@ class EngineListener(EngineEvents):
     def on_switch(self, indexes: Sequence[int], coordinator: CoordinatorFacts | None) -> None:
         for index in indexes:
             link = self._client.engines.get(index)
-            if link is not None and link.dead:  # it restarted sooner than DRAIN_GRACE_S
+            if link is not None and link.dead:  # it restarted within DRAIN_GRACE_S
                 self._remove(link, index, link.dead)
         self._client.abort_requests(self._handler.settle())
         for index, requests in self._client.take_over(indexes, coordinator).items():
@@ -122,7 +122,7 @@ class EngineListener(EngineEvents):
         await self.recovery.on_started(indexes)
 
     def on_admitted(self, indexes: Sequence[int]) -> None:
-        """Requests may go to those that have not died meanwhile."""
+        """Send requests to those engines that are still alive."""
         for index in indexes:
             link = self._client.engines.get(index)
             if link is not None and not link.dead:
@@ -160,7 +160,7 @@ class EngineListener(EngineEvents):
             self.fail([request.handle for request in requests], error)
 
     def send_to(self, index: int | None, requests: Sequence[EngineCoreRequest]) -> None:
-        """As `CoreClient.send_requests`; without an engine the recovery keeps them."""
+        """As `CoreClient.send_requests`; without an engine the recovery keeps the requests."""
         if index is None:
             self.recovery.hold(requests)
         else:

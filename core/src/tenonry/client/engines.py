@@ -1,4 +1,4 @@
-"""The engines of a front end: what it needs to know of them, and engines that it owns. Front end."""
+"""The engines of a front end: the parts that it uses, and engines that it owns. Front end."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ POLL_S = 0.005
 
 
 class Engines(ABC):
-    """Engines of a front end, as known once this is built: `plan`, `model`, `client`, the link to them, and
-    `stats`, which takes their numbers. The front end is the client `index` of `count` beside the owner.
+    """Engines of a front end. Known after construction: `plan`, `model`, `client` (the link to the engines) and
+    `stats`, which receives their numbers. The front end is the client `index` of `count` of the owner.
 
-    `info` is there after `start`, and replaced as a whole when the number of engines changes.
+    `info` is set by `start`, and replaced as a whole when the number of engines changes.
     """
 
     plan: PluginPlan
@@ -50,7 +50,7 @@ class Engines(ABC):
 
     @abstractmethod
     def start(self, events: EngineEvents) -> None:
-        """Return when the engines can be used; `events` receives what happens to them from now on.
+        """Start the engines and return when they are ready; `events` receives their events from now on.
 
         Raises LaunchError, ConfigError or EngineDeadError.
         """
@@ -58,32 +58,34 @@ class Engines(ABC):
     def listen(  # noqa: B027 - an owner needs nothing of it
         self, loop: asyncio.AbstractEventLoop, take: Callable[[], dict[int, IterationStats]]
     ) -> None:
-        """Requests are taken on this loop from now on; `take` returns the numbers since its last call, by engine."""
+        """Accept requests on this loop from now on; `take` returns the numbers since its last call, by engine."""
 
     @abstractmethod
     def pids(self) -> dict[str, int]:
-        """Processes that run: name → process id."""
+        """Running processes: name → process id."""
 
     async def ask_others(
         self, question: Literal["drained", "forget_media"], patience_s: float = 0.0
     ) -> int:
-        """Call that method of EngineEvents in the other front ends of these engines; returns the sum of the answers."""
+        """Call a method of EngineEvents in the other front ends of these engines; returns the sum of the results."""
         return 0
 
     @abstractmethod
     def shutdown(self, timeout: float = 5.0) -> None:
-        """Stop the engines, or leave them to their owner; report the last numbers, close the sockets. Idempotent."""
+        """Stop the engines, or detach from those of another owner; report the last numbers, close the sockets.
+        Idempotent.
+        """
 
 
 class OwnedEngines(Engines):
-    """Resolves plugins and model, and starts engines and stat loggers; `stat_loggers` are more of those, by name.
+    """Resolves plugins and model, and starts engines and stat loggers; `stat_loggers`: additional ones by name.
 
-    `coordinated`: run a coordinator even where one front end with independent engines needs none. `fleets`: engines are
-    started in the first one; of engines with one index, that one counts whose epoch the client knows. `lock`: held
-    while an index gets another engine.
+    `coordinated`: run a coordinator even where one front end with independent engines needs none. `fleets`: new engines
+    start in the first one; among engines of one index, the one whose epoch the client knows is current. `lock`: held
+    while an index changes its engine.
     """
 
-    events: EngineEvents  # from `start` on
+    events: EngineEvents  # set by `start`
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class OwnedEngines(Engines):
         *,
         coordinated: bool = False,
     ) -> None:
-        if stat_loggers:  # a caller that brings a logger wants records
+        if stat_loggers:  # explicit loggers imply records
             config = config.replaced(log_stats=True)
         self.manager, self.plan, self.model = resolve_front_end(config, launcher=True)
         self.lock = threading.RLock()
@@ -116,7 +118,7 @@ class OwnedEngines(Engines):
             parts.pop_all()
 
     def add_fleet(self, config: EngineConfig, plan: PluginPlan) -> EngineFleet:
-        """Return one more fleet, without engines. It ends with the others. Raises ConfigError."""
+        """Return an additional fleet without engines. It ends with the others. Raises ConfigError."""
         fleet = EngineFleet(
             config, self.model, plan, self._died, self._epochs, coordinated=self._coordinated
         )
@@ -128,7 +130,7 @@ class OwnedEngines(Engines):
         return self.fleets[0]
 
     def _died(self, index: int, death: Death) -> None:
-        """Report the death of an engine that has its index; `switch` looks for those without. From any thread."""
+        """Report the death of an engine with an index; `switch` checks engines without one. From any thread."""
         with self.lock:
             link = self.client.engines.get(index)
             has_index = link is not None and link.epoch == death.epoch
@@ -136,7 +138,7 @@ class OwnedEngines(Engines):
                 self.events.on_death(index, death)
 
     def _lost(self, index: int, death: Death) -> None:
-        """An engine reports its own end."""
+        """Handle the end of an engine that it reported itself."""
         for fleet in self.fleets:
             fleet.lost(index, death)
 
@@ -149,7 +151,7 @@ class OwnedEngines(Engines):
         with contextlib.closing(self.fleet.run_directory()) as meeting:
             self.expect(self.fleet.start(ranks, self.bind(meeting)))
             while self.is_connecting(self.fleet, ranks):
-                self.client.receive()  # only the engines' first frames can come yet
+                self.client.receive()  # only first frames of engines can arrive yet
                 time.sleep(POLL_S)
         with self.lock:
             self.fleet.check_running(ranks)
@@ -161,24 +163,24 @@ class OwnedEngines(Engines):
         announce(self.manager, self.info)
 
     def use(self, config: EngineConfig, plan: PluginPlan, manager: PluginManager) -> None:
-        """Engines that are started from now on get these."""
+        """Set the configuration and plan of engines started from now on."""
         self.config = config
         self.plan = plan
         self.manager = manager
 
     def pids(self) -> dict[str, int]:
-        """Those of the first fleet count."""
+        """Process ids; those of the first fleet take precedence."""
         found: dict[str, int] = {}
         for fleet in self.fleets:
             found = fleet.pids() | found
         return found
 
     def bind(self, meeting: RunDirectory) -> ClientAddresses:
-        """Bind addresses for engines that start, in this folder or at TCP ports."""
+        """Bind addresses for starting engines, in this folder or at TCP ports."""
         return [self.client.bind(self.fleet.address(meeting), self.fleet.address(meeting))]
 
     def expect(self, facts: Sequence[EngineFacts]) -> None:
-        """These engines are ready, and connect within `CONNECT_TIMEOUT_S`."""
+        """Register ready engines, which connect within `CONNECT_TIMEOUT_S`."""
         self.client.expect(facts)
         self._connect_by = time.monotonic() + CONNECT_TIMEOUT_S
 
@@ -193,7 +195,7 @@ class OwnedEngines(Engines):
         return bool(missing)
 
     def learn(self) -> None:
-        """Renew `info`, and pass on the configuration. Raises LaunchError if there is no engine."""
+        """Renew `info` and publish the configuration. Raises LaunchError without an engine."""
         links = self.client.engines.values()
         facts = [
             link.facts for link in links if not link.dead and link.index not in self.client.leaving

@@ -1,6 +1,6 @@
-"""Turns what a caller gives into requests for the engine. Front end.
+"""Converts callers' prompts and parameters to engine requests. Front end.
 
-One caller request becomes `n` engine requests with handles of their own; the caller's id is only for people.
+One caller request becomes `n` engine requests with their own handles; the caller's id is for logs only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tenonry.plugin.plan import PluginPlan
 from tenonry.sampling_params import SamplingParams, check_type
 
 Result = TypeVar("Result")
-LONG_TEXT_CHARS = 2048  # texts above this are tokenised off the event loop
+LONG_TEXT_CHARS = 2048  # longer texts are tokenised off the event loop
 REQUEST_FIELDS = {
     info.name: info.type
     for info in msgspec.structs.fields(EngineCoreRequest)
@@ -47,11 +47,11 @@ CALLER_FIELDS = {
     "add_special_tokens": bool,
     "tokenization_kwargs": dict[str, Any],
     "prompt_text": str,
-}  # what a caller may give, and the types
+}  # caller fields and their types
 
 
 class InputProcessor:
-    """Makes handles, seeds and stop ids; checks requests against the engine's limits. `index`: the front end's own."""
+    """Makes handles, seeds and stop ids; checks requests against engine limits. `index`: that of the front end."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class InputProcessor:
 
     @staticmethod
     def check_call(params: object, request_id: object) -> None:
-        """Raises RequestError unless these are what every request needs."""
+        """Raise RequestError for invalid required arguments of a request."""
         for field, value, kind in (
             ("sampling_params", params, SamplingParams),
             ("request_id", request_id, str),
@@ -90,7 +90,7 @@ class InputProcessor:
 
     @staticmethod
     def num_text_chars(prompt: object, params: SamplingParams) -> int:
-        """Return the number of characters to tokenise, of prompt and bad words."""
+        """Number of characters to tokenise, of prompt and bad words."""
         match prompt:
             case {"prompt_token_ids": ids} if ids is not None:
                 text = ""
@@ -103,7 +103,7 @@ class InputProcessor:
     async def prepare(
         self, num_chars: int, prompt: object, params: SamplingParams, request_id: str, **fields: Any
     ) -> tuple[ProcessedPrompt, list[EngineCoreRequest]]:
-        """As `process`, in a thread where that is slow. `num_chars`: by `num_text_chars`."""
+        """As `process`, in a thread if that is slow. `num_chars`: see `num_text_chars`."""
         work = functools.partial(self.process, prompt, params, request_id, **fields)
         return await prepared(work, params, num_chars)
 
@@ -112,10 +112,10 @@ class InputProcessor:
     ) -> tuple[ProcessedPrompt, list[EngineCoreRequest]]:
         """The processed prompt, and one engine request per completion.
 
-        `fields` are `CALLER_FIELDS`; None leaves one out. `prompt` may be an EngineCoreRequest, whose fields are kept
-        but for the handle and those that are given here; `prompt_text` is its text, for outputs. `tokenization_kwargs`
-        become fields of the prompt, as the IO processor documents them. Raises RequestError, or TypeError for a field
-        that is not known.
+        `fields` are `CALLER_FIELDS`; None omits one. `prompt` may be an EngineCoreRequest: its fields are kept, except
+        the handle and the fields passed here; `prompt_text` is its text, for outputs. `tokenization_kwargs` become
+        fields of the prompt, as the IO processor documents them. Raises RequestError, or TypeError for an unknown
+        field.
         """
         given = {name: value for name, value in fields.items() if value is not None}
         if isinstance(prompt, EngineCoreRequest):
@@ -177,21 +177,21 @@ class InputProcessor:
         return tuple(dict.fromkeys(self._model.eos_token_ids + own))
 
     def _seeded(self, params: SamplingParams, index: int) -> SamplingParams:
-        """A request without a seed gets one here, so that sampling never depends on where it runs."""
+        """Set the seed of an unseeded request, so that sampling never depends on the engine."""
         if params.is_greedy:
             return params
         if params.seed is None:
             seed = self._seeds.getrandbits(63)
         else:
-            # A signed 64-bit integer; above the largest it goes on with the smallest.
+            # A signed 64-bit integer; after the largest it wraps around.
             seed = (params.seed + index + 2**63) % 2**64 - 2**63
         return msgspec.structs.replace(params, seed=seed)
 
 
 async def prepared(work: Callable[[], Result], params: SamplingParams, num_chars: int) -> Result:
-    """The result of `work`, which tokenises `num_chars`: from here if it is quick, else from a thread.
+    """Return the result of `work`, which tokenises `num_chars`: inline if quick, else from a thread.
 
-    The check of a grammar may wait for seconds, so it has a thread of its own: no long text stands behind it.
+    A grammar check may take seconds and has its own thread, so that long texts do not queue behind it.
     """
     if params.structured_output is None:
         return work() if num_chars <= LONG_TEXT_CHARS else await asyncio.to_thread(work)
@@ -204,7 +204,7 @@ async def prepared(work: Callable[[], Result], params: SamplingParams, num_chars
 
 
 def _check_fields(fields: Mapping[str, Any]) -> None:
-    """Raises TypeError for one that is not in `CALLER_FIELDS`, RequestError for a value of another type."""
+    """Raise TypeError for a field outside `CALLER_FIELDS`, RequestError for a value of another type."""
     for name, value in fields.items():
         if name not in CALLER_FIELDS:
             hint = nearest(name, CALLER_FIELDS) or f"; it takes {', '.join(CALLER_FIELDS)}"
@@ -213,7 +213,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def _read(prompt: object, options: Mapping[str, Any], special: bool, text: str | None) -> Prompt:
-    """The prompt with its options. Raises RequestError for a field that does not go with a prompt of this form."""
+    """Return the prompt with its options. Raises RequestError for a field that does not fit this form of prompt."""
     if isinstance(prompt, EngineCoreRequest):
         if options or not special:
             name = "tokenization_kwargs" if options else "add_special_tokens"

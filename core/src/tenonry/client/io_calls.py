@@ -21,7 +21,7 @@ PostProcess = Callable[[RequestOutput], RequestOutput]
 
 @contextlib.contextmanager
 def io_call(io: IOProcessor, request_id: str, call: str) -> Iterator[None]:
-    """Around one call of `io`: errors of the request and a full queue pass as they are, others become `io_fault`."""
+    """Context of one call of `io`: request errors and a full queue pass unchanged, others become `io_fault`."""
     try:
         yield
     except (RequestError, QueueFullError):
@@ -34,7 +34,7 @@ def io_call(io: IOProcessor, request_id: str, call: str) -> Iterator[None]:
 def io_fault(
     io: IOProcessor | None, request_id: str, call: str, cause: BaseException
 ) -> EngineGenerateError:
-    """The error of the request; its `__cause__` is the PluginFault. Ctrl-C is raised again."""
+    """Return the error of the request; its `__cause__` is the PluginFault. Re-raises Ctrl-C."""
     if is_interrupt(cause):
         raise cause
     plugin = f"{type(io).__module__}:{type(io).__qualname__}"
@@ -45,7 +45,7 @@ def io_fault(
 
 
 def post_processor(io: IOProcessor | None) -> PostProcess | None:
-    """The function that every output passes before the caller gets it; None where it would change nothing."""
+    """Return the function applied to every output before delivery; None if it would have no effect."""
     if io is None or type(io).post_process is IOProcessor.post_process:
         return None
 

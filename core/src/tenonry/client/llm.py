@@ -1,6 +1,6 @@
 """`LLM`: a blocking batch interface. One engine in the user's own process: no children, no signal handlers.
 
-What an engine needs is imported with the first `LLM`, not with this module.
+Parts of the engine are imported with the first `LLM`, not with this module.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class LLM(BlockingDelegations):
     """Generates text for many prompts at once.
 
     `LLM(model="demo", max_num_seqs=64)`: keyword arguments are fields of EngineConfig. Use it as a context manager, or
-    call `shutdown()`. Threads may share it: their calls of `generate`, `chat` and what is built on these run one after
-    another, each with the results that it has alone. To run requests of several callers together use AsyncLLM.
+    call `shutdown()`. Threads may share it: calls of `generate`, `chat` and methods built on them run one after
+    another, with the same results as alone. Use AsyncLLM to batch requests of several callers.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LLM(BlockingDelegations):
             )
         self.config = config
         manager, plan, self.model = resolve_front_end(config, launcher=False)
-        with contextlib.ExitStack() as parts:  # ended again if the rest cannot be built
+        with contextlib.ExitStack() as parts:  # released again if construction fails
             self._stats = stats = StatManager(config, plan)
             parts.callback(stats.shutdown)
             self.io_processor = io = build_io_processor(
@@ -101,9 +101,10 @@ class LLM(BlockingDelegations):
         """Complete prompts (texts, {"prompt": …} or {"prompt_token_ids": …}); one output each, in order.
 
         A request that fails ends with finish_reason "error" and `output.error`; the others are unaffected. An invalid
-        prompt or parameter raises RequestError before anything runs. Without `sampling_params`: what the model's
-        authors recommend. `use_tqdm`: a progress bar; by default on a terminal. `fields`: as of `AsyncLLM.generate`;
-        `adapter` and `lora_request` may also be a list with one entry per prompt, None for the model itself.
+        prompt or parameter raises RequestError before anything runs. Without `sampling_params`, the defaults of the
+        model's authors apply. `use_tqdm`: a progress bar; by default on a terminal. `fields`: as of
+        `AsyncLLM.generate`; `adapter` and `lora_request` may also be a list with one entry per prompt, None for the
+        model itself.
         """
         with self._lock:
             if self._dead is not None:
@@ -189,13 +190,13 @@ class LLM(BlockingDelegations):
             if self._dead is None:
                 self.engine_core.abort_requests(handles)
             raise
-        while self.engine_core.has_work():  # workers free the rows that left before the next call
+        while self.engine_core.has_work():  # workers free finished rows before the next call
             self._step()
         outputs = [stream.take() for stream in streams]
         return [self._finished(output) for output in outputs if output is not None]
 
     def _finished(self, output: RequestOutput) -> RequestOutput:
-        """The output after the IO processor's last look; without its content where that failed."""
+        """Return the output after the IO processor's `post_process`; without its content if that failed."""
         if self._post_process is None or output.error is not None:
             return output
         try:
@@ -223,7 +224,7 @@ class LLM(BlockingDelegations):
             if self._stats.enabled:
                 self._stats.observe(outputs, self.output_processor.take_iteration())
         if not worked and self.engine_core.kv_connector is not None:
-            time.sleep(0.001)  # a transfer is on the way
+            time.sleep(0.001)  # a transfer is in flight
 
     # ------------------------------------------------------------------ the rest
     def shutdown(self) -> None:
@@ -240,7 +241,7 @@ class LLM(BlockingDelegations):
 
 
 def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:
-    """One value per prompt: a sequence of `count` values, or the same one for all. Raises ConfigError."""
+    """One value per prompt: a sequence of `count` values, or the same value for all. Raises ConfigError."""
     if not isinstance(value, Sequence):
         return [value] * count
     if len(value) != count:
@@ -251,7 +252,7 @@ def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:
 
 
 def _several(prompts: Any) -> Sequence[Any]:
-    """The prompts of a call: those of a list, or the one that was passed. `read_prompt` refuses what is none."""
+    """Return the prompts of a call, from a list or a single one. `read_prompt` rejects invalid ones."""
     import numpy as np
 
     match prompts:

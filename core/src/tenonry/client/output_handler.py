@@ -1,6 +1,6 @@
 """Moves outputs from the engines' socket into streams, on the event loop. Front end.
 
-It holds no reference to the AsyncLLM, so that one can be collected while its handler listens.
+It holds no reference to the AsyncLLM, which can be collected while its handler listens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STOP_TIMEOUT_S = 1.0
 class OutputHandler:
     """Listens on one event loop, from `listen` to `stop`. An exception of its own ends every open request.
 
-    `outputs`: the open requests; `admission`: these, and those that wait to be sent.
+    `outputs`: open requests; `admission`: open and unsent requests.
     """
 
     def __init__(self, config: EngineConfig, engines: Engines, io: IOProcessor | None) -> None:
@@ -61,7 +61,7 @@ class OutputHandler:
         self._thread = threading.get_ident()
         self._loop = loop
         loop.add_reader(self._fd, self._on_readable)
-        # The descriptor is edge-triggered: something may be there already.
+        # The descriptor is edge-triggered and may be readable already.
         loop.call_soon(self._on_readable)
         loop.call_soon(self._take_posted, loop)
         self.engines.listen(loop, self.outputs.take_iterations)
@@ -72,7 +72,7 @@ class OutputHandler:
             self._turn()
 
     def _turn(self) -> None:
-        """Work through one chunk of the touched requests; drain the socket when there are none left."""
+        """Process one chunk of the touched requests; drain the socket when none are left."""
         if self.stopped or self._loop is None:
             return
         try:
@@ -91,7 +91,7 @@ class OutputHandler:
             self._loop.call_soon(self._turn)
 
     def _drain(self) -> bool:
-        """Take frames in; False if there may be more."""
+        """Receive frames; False if there may be more."""
         num_finished = 0
         for _ in range(MAX_FRAMES_PER_TURN):
             outputs = self._client.receive()
@@ -107,18 +107,18 @@ class OutputHandler:
         return False
 
     def settle(self) -> list[int]:
-        """Take in all that engines have sent until now; returns handles to abort."""
+        """Process everything that engines have sent so far; returns handles to abort."""
         try:
             while not self.stopped and (outputs := self._client.receive()) is not None:
                 self.outputs.absorb(outputs)
             return self.outputs.flush()
-        except Exception:  # streams of the engine that died end in any case
+        except Exception:  # streams of the dead engine end in any case
             logger.exception("outputs that had arrived are lost")
             return []
 
     # ------------------------------------------------------------------ other work
     def post(self, delay_s: float, callback: Callable[..., None], *args: Any) -> None:
-        """Call this on the loop after a delay, or once `listen` was called. From any thread."""
+        """Call `callback` on the loop after a delay, or once `listen` was called. From any thread."""
         self._posted.put((delay_s, callback, args))
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and no caller waits
@@ -133,7 +133,7 @@ class OutputHandler:
     def stop(self, error: Exception) -> None:
         """Stop listening; every open request ends with `error`. Idempotent, from any thread.
 
-        When it returns the loop uses the sockets no more, unless something blocks the loop.
+        On return the loop does not use the sockets any more, unless it is blocked.
         """
         if self.stopped:
             return
@@ -143,7 +143,7 @@ class OutputHandler:
             self._finish(error)
             return
         finished = threading.Event()
-        with contextlib.suppress(RuntimeError):  # it was closed meanwhile
+        with contextlib.suppress(RuntimeError):  # closed concurrently
             loop.call_soon_threadsafe(self._finish, error)
             loop.call_soon_threadsafe(finished.set)
             finished.wait(STOP_TIMEOUT_S)

@@ -27,10 +27,10 @@ Lines = Iterable[tuple[np.ndarray, np.ndarray, int]]
 
 
 class OutputProcessor:
-    """All open requests of one front end. `clock` is the front end's monotonic clock.
+    """All open requests of one front end. `clock`: monotonic clock of the front end.
 
-    `touched`: completions with tokens that `flush` has not worked on yet. `stream_interval`: tokens of a completion
-    that are delivered together, after the first. `on_end` gets the id of each request that has ended.
+    `touched`: completions with tokens that `flush` has not processed yet. `stream_interval`: tokens of a completion
+    delivered together, after the first. `on_end`: receives the id of each finished request.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class OutputProcessor:
         self._on_end = on_end
         self._log_requests = config.log_requests
         self._stream_interval = config.stream_interval
-        # Those that engines still run.
+        # Completions that engines still run.
         self._completions: dict[int, Completion] = {}
         self._streams: dict[str, Stream] = {}
         self.touched: list[Completion] = []
-        self._aborts: list[int] = []  # handles that have ended here and not in the engine
+        self._aborts: list[int] = []  # handles that ended here and not in the engine
         self._iterations: dict[int, IterationStats] = defaultdict(IterationStats)  # by engine
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class OutputProcessor:
 
     # ------------------------------------------------------------------ requests
     def add(self, processed: ProcessedPrompt, requests: list[EngineCoreRequest]) -> Stream:
-        """Open a stream, of an id that is not in use. Raises EngineGenerateError if the IO processor fails."""
+        """Open a stream for a new id. Raises EngineGenerateError if the IO processor fails."""
         first = requests[0]
         stream = Stream(
             first,
@@ -88,7 +88,7 @@ class OutputProcessor:
         return stream
 
     def completion(self, handle: int) -> Completion | None:
-        """The completion that an engine runs under this handle."""
+        """Running completion of this handle, or None."""
         return self._completions.get(handle)
 
     def get(self, request_id: str) -> Stream | None:
@@ -98,7 +98,7 @@ class OutputProcessor:
         return list(self._streams)
 
     def abort(self, request_ids: Iterable[str]) -> list[int]:
-        """End streams with `abort`; returns the handles that the engine still runs."""
+        """End streams with `abort`; returns the handles that engines still run."""
         for stream in filter(None, map(self._streams.get, request_ids)):
             for completion in stream.completions:
                 self._push_received(completion)
@@ -108,11 +108,11 @@ class OutputProcessor:
         return self.flush(0)
 
     def live_handles(self) -> list[int]:
-        """Handles that the engine still runs."""
+        """Handles that engines still run."""
         return list(self._completions)
 
     def fail_all(self, error: Exception) -> None:
-        """Every open stream ends with this error."""
+        """End every open stream with this error."""
         self.fail(self.live_handles(), error)
 
     def fail(self, handles: Iterable[int], error: Exception) -> list[int]:
@@ -132,7 +132,7 @@ class OutputProcessor:
 
     # ------------------------------------------------------------------ outputs
     def absorb(self, outputs: EngineCoreOutputs) -> None:
-        """Take in one frame; nothing is visible to callers before `flush`."""
+        """Receive one frame; callers see nothing before `flush`."""
         completions = self._completions
         fresh: list[Completion] = []
         handles = outputs.handles.tolist()
@@ -185,7 +185,7 @@ class OutputProcessor:
                 stream = completion.stream
                 wanted = stream.request.sampling_params.prompt_logprobs
                 lines = zip(part.token_ids, part.logprobs, part.rank.tolist(), strict=True)
-                # A preempted request computes them again.
+                # A preempted request recomputes them.
                 known = (stream.prompt_logprobs or [None])[: part.start]
                 stream.prompt_logprobs = [*known, *self._logprobs(completion, wanted, lines)]
 
@@ -207,7 +207,7 @@ class OutputProcessor:
             return
         stream = completion.stream
         stream.engine_index = engine_index
-        if not completion.is_scheduled:  # else it goes on after the death of an engine
+        if not completion.is_scheduled:  # otherwise it resumes after the death of an engine
             completion.is_scheduled = True
             iteration = self._iterations[engine_index]
             stream.num_cached_tokens = event.num_cached_tokens
@@ -238,7 +238,7 @@ class OutputProcessor:
         stream.notify()
 
     def flush(self, most: int = sys.maxsize) -> list[int]:
-        """Detokenise and wake callers, for `most` completions; returns handles to abort in the engine."""
+        """Detokenise and wake callers, for at most `most` completions; returns handles to abort in the engine."""
         touched = self.touched[:most]
         self.touched = self.touched[most:]
         for completion in touched:
@@ -249,7 +249,7 @@ class OutputProcessor:
         return aborts
 
     def _push_received(self, completion: Completion) -> None:
-        """Text for the ids that arrived, unless the request has ended; a stop string ends it."""
+        """Detokenise received ids, unless the request has ended; a stop string ends it."""
         ids = completion.received_ids
         if not ids or completion.finish_reason is not None:
             return
@@ -268,7 +268,7 @@ class OutputProcessor:
         self._count(completion, ids)
 
     def _io_failed(self, completion: Completion, call: str, error: BaseException) -> None:
-        """The IO processor raised: this request ends, here and in the engine."""
+        """Handle an exception of the IO processor: the request ends, here and in the engine."""
         stream = completion.stream
         if completion.finish_reason is None:
             stream.error = stream.error or io_fault(self._io, stream.request_id, call, error)
@@ -293,7 +293,7 @@ class OutputProcessor:
     def _finish(
         self, completion: Completion, reason: FinishReason, stop_reason: int | str | None
     ) -> None:
-        """Terminal outcome of one completion; the stream closes with its last one."""
+        """Set the terminal outcome of one completion; the last one closes the stream."""
         stream = completion.stream
         if completion.detokenizer is not None and not isinstance(stop_reason, str):
             try:
@@ -312,7 +312,7 @@ class OutputProcessor:
             self._close(stream, str(reason))
 
     def _close(self, stream: Stream, reason: str) -> None:
-        """The end of a request, once."""
+        """End a request, once."""
         if self._streams.pop(stream.request_id, None) is None:
             return
         if self._on_end is not None:
@@ -329,14 +329,14 @@ class OutputProcessor:
         return self._iterations.pop(engine_index, None) or IterationStats()
 
     def take_iterations(self) -> dict[int, IterationStats]:
-        """The same of all engines that did anything."""
+        """Numbers of all active engines since the last call."""
         return {index: self.take_iteration(index) for index in list(self._iterations)}
 
 
 def _logprob_entry(
     token_ids: np.ndarray, logprobs: np.ndarray, rank: int, wanted: int, io: IOProcessor | None
 ) -> dict[int, Logprob]:
-    """The entry of one position: the token itself first, whose rank is given, then the `wanted` most likely ones."""
+    """Entry of one position: the sampled token first, with its rank, then the `wanted` most likely ones."""
     ids = token_ids[: wanted + 1].tolist()
     values = logprobs[: wanted + 1].tolist()
     texts = [None] * len(ids) if io is None else io.token_texts(ids)

@@ -1,4 +1,4 @@
-"""A front end's sockets to its engines: one towards all of them, one back. Front end."""
+"""A front end's sockets to its engines: one to all of them, one back. Front end."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tenonry.transport.sockets import (
 
 
 class EnginePorts:
-    """Each start of engines binds both sockets, to files of its own or always to the same ports.
+    """Sockets of a front end. Each start of engines binds both, to new files or always to the same ports.
 
-    A file's listener is open as long as an engine is connected by it: closed, it would close their connections.
+    A file's listener remains open while an engine is connected through it: closing it would close the connection.
     """
 
     def __init__(self, context: Context, curve: CurveKeys | None) -> None:
@@ -35,11 +35,11 @@ class EnginePorts:
         self._curve = curve
         self._bound: tuple[Socket, Socket] | None = None  # to the engines, and back
         self._files: dict[str, str] = {}  # the address of the second socket by that of the first
-        self._addresses: dict[bytes, str] = {}  # where an engine has connected to the first
-        self.returning: set[bytes] = set()  # engines that have connected to the second
+        self._addresses: dict[bytes, str] = {}  # address by which an engine connected to the first
+        self.returning: set[bytes] = set()  # engines connected to the second
 
     def bind(self, input_address: str, output_address: str) -> tuple[str, str]:
-        """Bind these addresses, too; returns them as they are bound."""
+        """Bind additional addresses; returns them as bound."""
         is_file = not input_address.startswith(TCP)
         if self._bound is None:
             made = functools.partial(make_socket, self._context, bind=True, curve=self._curve)
@@ -54,25 +54,25 @@ class EnginePorts:
         return source, sink
 
     def unbind_unused(self) -> None:
-        """Close listeners by which no engine is connected, or is about to connect: then the files are still there."""
+        """Close listeners without a connected or connecting engine; files of a connecting engine still exist."""
         used = set(self._addresses.values())
         for source, sink in list(self._files.items()):
             if source not in used and not os.path.exists(source.removeprefix("ipc://")):  # noqa: PTH110
                 del self._files[source]
-                with contextlib.suppress(zmq.ZMQError):  # `close` came first
+                with contextlib.suppress(zmq.ZMQError):  # `close` ran first
                     self.sockets[0].unbind(source)
                     self.sockets[1].unbind(sink)
 
     @property
     def sockets(self) -> tuple[Socket, Socket]:
-        """To the engines, and back. Raises EngineDeadError before `bind`."""
+        """Return the sockets to the engines and back. Raises EngineDeadError before `bind`."""
         if self._bound is None:
             raise EngineDeadError("the engines are not connected")
         return self._bound
 
     def connected(self) -> set[bytes]:
-        """Identities of engines that have connected both sockets. Each sends a first frame on both, on the way here
-        with the address.
+        """Identities of engines that have connected both sockets. Each sends a first frame on both; the one on the
+        return socket carries the address.
         """
         source, _ = self.sockets
         while (frames := receive_frames(source)) is not None:
@@ -80,12 +80,12 @@ class EnginePorts:
         return self.returning & self._addresses.keys()
 
     def forget(self, identity: bytes) -> None:
-        """This engine does not connect again."""
+        """Forget an engine that does not connect again."""
         self._addresses.pop(identity, None)
         self.returning.discard(identity)
 
     def send(self, identity: bytes, frames: Sequence[Any]) -> None:
-        """Raises ZMQError where no engine of this identity is connected."""
+        """Send frames. Raises ZMQError if no engine of this identity is connected."""
         target, _ = self.sockets
         send_frames(target, (identity, *frames), copy=len(frames) < 5)
 

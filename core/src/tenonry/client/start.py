@@ -1,4 +1,4 @@
-"""Parts that `LLM` and `AsyncLLM` build from a configuration: plan, model facts, IO processor, records. Front end."""
+"""Common construction steps of `LLM` and `AsyncLLM`: plan, model facts, IO processor, records. Front end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_settings(values: Mapping[str, Any]) -> EngineConfig:
-    """The configuration of `LLM` from keyword arguments, over variables of the kernel and the chosen plugins."""
+    """Return the configuration of `LLM`: keyword arguments over variables of the kernel and the chosen plugins."""
     config = make_config(values)
     chosen = PluginManager(config.plugins).choose(config, launcher=False)
     return make_config(values, part_settings(chosen, config))
@@ -32,7 +32,7 @@ def read_settings(values: Mapping[str, Any]) -> EngineConfig:
 def resolve_front_end(
     config: EngineConfig, *, launcher: bool
 ) -> tuple[PluginManager, PluginPlan, ModelInfo]:
-    """Resolve the plugins and the model; nothing is built or started. Raises on the first thing that is wrong."""
+    """Resolve the plugins and the model without building or starting anything. Raises the first error."""
     open_standard_streams()
     manager = PluginManager(config.plugins)
     plan = manager.plan(config, launcher=launcher)
@@ -52,7 +52,7 @@ def build_io_processor(
     submit: Callable[..., None],
     parts: contextlib.ExitStack,
 ) -> IOProcessor | None:
-    """The chosen IO processor, which `parts` shuts down; None where the configuration has none.
+    """Build the chosen IO processor, which `parts` shuts down; None without one in the configuration.
 
     `submit`: see `IOProcessorContext`.
     """
@@ -65,12 +65,12 @@ def build_io_processor(
 
 
 def describe(plugins: Iterable[PluginRecord]) -> str:
-    """The plugins in use, for a log."""
+    """Plugins in use, for a log line."""
     return ", ".join(f"{each.kind} {each.name} {each.version}".rstrip() for each in plugins)
 
 
 def announce(manager: PluginManager, info: EngineInfo) -> None:
-    """All engines are ready: log the plugins in use, and call the hook modules."""
+    """Log the plugins in use and call the hook modules, once all engines are ready."""
     logger.info("plugins: %s", describe(info.plugins))
     manager.call("tenonry_engine_ready", info=info)
 
@@ -82,7 +82,7 @@ def engine_info(
     engines: Sequence[EngineFacts],
     context: str = "library",
 ) -> EngineInfo:
-    """The facts known once every engine is ready."""
+    """Facts known once every engine is ready."""
     dtype = model.dtype if config.dtype == "auto" else config.dtype
     first = engines[0]
     return EngineInfo(

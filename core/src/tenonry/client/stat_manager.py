@@ -1,4 +1,4 @@
-"""Feeds stat loggers, each behind a bounded queue of its own, so that a slow one delays no token. Front end."""
+"""Feeds stat loggers, each through its own bounded queue, so that a slow one delays no token. Front end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TICK_S = 1.0
 class StatManager:
     """All chosen stat loggers, `loggers` by name. Every method returns immediately.
 
-    `traces`: at least one logger has it.
+    `traces`: at least one logger sets it.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class StatManager:
                 self._observers.append(Observer(entry, build_plugin(entry, context)))
         except BaseException:
             self.enabled = True
-            self.shutdown()  # those that were built may hold a port
+            self.shutdown()  # constructed loggers may hold a port
             raise
         for name, stat_logger in (extra or {}).items():
             target = f"{type(stat_logger).__module__}:{type(stat_logger).__qualname__}"
@@ -58,7 +58,7 @@ class StatManager:
         self.traces = any(observer.logger.traces for observer in self._observers)
 
     def initialized(self, info: EngineInfo) -> None:
-        """The engines are ready, or their number changed."""
+        """Report that the engines are ready, or that their number changed."""
         if self.enabled and not self._watcher:
             for observer in self._observers:
                 observer.start()
@@ -67,13 +67,13 @@ class StatManager:
         self.submit("log_engine_initialized", info)
 
     def _watch(self) -> None:
-        """Count the seconds of calls. Those in which this process stood still do not count."""
+        """Count the seconds of calls, without those in which this process was stopped."""
         while not self._ended.wait(TICK_S):
             for observer in self._observers:
                 observer.tick()
 
     def observe(self, outputs: EngineCoreOutputs, iteration: IterationStats | None = None) -> None:
-        """Record an engine's numbers, and those of this front end's requests there."""
+        """Record an engine's numbers, and those of its requests from this front end."""
         self.record(
             StatRecord(
                 engine_index=outputs.engine_index,
@@ -87,19 +87,19 @@ class StatManager:
         self.submit("record", record)
 
     def submit(self, method: str, *args: Any) -> None:
-        """Queue a call of every logger's `method`; dropped, counted and logged where a queue is full."""
+        """Queue a call of every logger's `method`; dropped, counted and logged if a queue is full."""
         if self.enabled:
             for observer in self._observers:
                 observer.submit(method, *args)
 
     def after(self, function: Callable[[], object]) -> None:
-        """Call `function`, from any thread, once the loggers have taken all that was submitted so far."""
+        """Call `function`, from any thread, once the loggers have processed everything submitted so far."""
         for observer in self._observers if self._watcher else ():
             function = partial(observer.after, function)
         function()
 
     async def render(self) -> tuple[bytes, str] | None:
-        """Return the page of the first logger that renders, and its content type; None if there is none."""
+        """Return the page of the first logger that renders one, and its content type; None without one."""
         for stat_logger in self.loggers.values():
             render = getattr(stat_logger, "render", None)
             if render is not None:
@@ -108,7 +108,7 @@ class StatManager:
         return None
 
     def shutdown(self, timeout: float = 2.0) -> None:
-        """Deliver what is queued, shut the loggers down, and stop; a logger that hangs is left behind. Idempotent."""
+        """Flush the queues, shut the loggers down, and stop; a hanging logger is abandoned. Idempotent."""
         if not self.enabled:
             return
         self.enabled = False
@@ -139,7 +139,7 @@ class Observer:
         self._is_ending = False
 
     def start(self) -> None:
-        """Call the logger from a thread of its own from now on."""
+        """Call the logger from its own thread from now on."""
         self.thread = threading.Thread(target=self._run, name="tenonry-stats", daemon=True)
         self.thread.start()
 
@@ -153,7 +153,7 @@ class Observer:
             self.dropped += 1
 
     def after(self, function: Callable[[], object]) -> None:
-        """Call `function` once the logger has taken what was submitted so far."""
+        """Call `function` once the logger has processed its queue."""
         self._queue.put(function)
 
     def _run(self) -> None:
@@ -173,11 +173,11 @@ class Observer:
                 time.sleep(LEAST_INTERVAL_S)
 
     def _next_log(self) -> float:
-        """When `log` is due, on the monotonic clock: after the interval of the logger, or the least one."""
+        """Time of the next `log`, on the monotonic clock: after the logger's interval, at least the minimum."""
         wanted: Any = self.logger.interval_s
         if not isinstance(wanted, int | float):
             wanted = StatLogger.interval_s
-        interval_s: float = max(LEAST_INTERVAL_S, wanted)  # the least for what is not a number
+        interval_s: float = max(LEAST_INTERVAL_S, wanted)  # also replaces NaN
         return time.monotonic() + min(interval_s, threading.TIMEOUT_MAX)
 
     def call(self, method: str, *args: Any) -> None:
@@ -200,7 +200,7 @@ class Observer:
         self._call = ""
 
     def tick(self) -> None:
-        """A second has passed. Another thread takes over the queue of a logger whose call does not return."""
+        """Count one second. Another thread takes over the queue of a logger whose call does not return."""
         if self._call:
             self._call_s += 1
             if self._call_s == MAX_CALL_S:
@@ -212,7 +212,7 @@ class Observer:
         logger.error("%s is quarantined %s; it is not called again", self.entry.label(), why)
 
     def stop(self) -> None:
-        """Deliver what is queued, log, and shut the logger down; `thread` ends then."""
+        """Flush the queue, log, and shut the logger down; then `thread` ends."""
         self._is_ending = True
         if self.thread is None:  # the engines never became ready, but the logger may hold a port
             self.call("shutdown")

@@ -1,8 +1,8 @@
 """State of a request in the front end: one stream for the caller, one completion per engine request; its log lines.
 Front end.
 
-New tokens collect in a completion until the caller takes them, so a slow caller costs memory for ids and text, never a
-queue of outputs, and a fast engine costs a wake-up per take and not per token.
+New tokens collect in a completion until the caller reads them, so a slow caller costs memory for ids and text, never a
+queue of outputs, and a fast engine costs one wake-up per read instead of per token.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ logger = logging.getLogger(__name__)
 class Completion:
     """One engine request.
 
-    `received_…`: from the engine, not detokenised yet. `pending_…`: not taken by the caller yet. The others: taken.
-    `delivered_ids`: all output tokens, with which the request goes on when its engine died. `is_scheduled`: it ran.
+    `received_…`: received from the engine, not detokenised yet. `pending_…`: not read by the caller yet. The others:
+    read. `delivered_ids`: all output tokens, from which the request resumes after the death of its engine.
+    `is_scheduled`: it has run.
     """
 
     handle: int
@@ -52,7 +53,7 @@ class Completion:
     is_scheduled: bool = False
 
     def take(self, kind: OutputKind) -> CompletionOutput:
-        """The output since the last take (DELTA), or all of it."""
+        """Return the output since the last call (DELTA), or all of it."""
         ids = self.pending_ids
         text = self.pending_text
         logprobs = self.pending_logprobs
@@ -76,7 +77,7 @@ class Completion:
 class Stream:
     """One caller request with its `n` completions. `take` never waits; `wait` does.
 
-    `request`: the first of its engine requests. `ready`: completions with something to take, by index.
+    `request`: the first of its engine requests. `ready`: completions with unread output, by index.
     """
 
     request: EngineCoreRequest
@@ -103,7 +104,7 @@ class Stream:
 
     @property
     def num_generated(self) -> int:
-        """Tokens of all completions."""
+        """Generated tokens of all completions."""
         return sum(completion.num_generated for completion in self.completions)
 
     @property
@@ -112,7 +113,7 @@ class Stream:
         return bool(self.ready) and (self.kind != OutputKind.FINAL or self.finished)
 
     def notify(self) -> None:
-        """Wake the caller, if it waits and there is something for it."""
+        """Wake a waiting caller if there is output."""
         waiter = self.waiter
         if waiter is not None and (self.error is not None or self.is_ready):
             self.waiter = None
@@ -120,12 +121,12 @@ class Stream:
                 waiter.set_result(None)
 
     def wait(self) -> asyncio.Future[None]:
-        """A future, to be awaited at once, that is done when `take` has something or raises."""
+        """Return a future that is done when `take` returns output or raises; await it immediately."""
         waiter = self.waiter = asyncio.get_running_loop().create_future()
         return waiter
 
     def take(self) -> RequestOutput | None:
-        """The next output, or None. Raises the stream's error once everything before it was taken."""
+        """Return the next output, or None. Raises the stream's error after the last output."""
         if not self.is_ready:
             if self.error is not None:
                 raise self.error
@@ -154,7 +155,7 @@ class Stream:
 
     # ------------------------------------------------------------------ log and statistics
     def log_added(self) -> None:
-        """The line that says that a request was accepted; it has its prompt's length and no text."""
+        """Log an accepted request, with the length of its prompt and no text."""
         logger.info(
             "request %s: added with %d prompt tokens, %s",
             self.request_id,
@@ -163,8 +164,8 @@ class Stream:
         )
 
     def log_end(self) -> None:
-        """The one line that says how a request ended: failed and why, aborted, or finished with which reason."""
-        reasons = {each.finish_reason: None for each in self.completions}  # each one once, in order
+        """Log the end of a request in one line: failed with its cause, aborted, or finished with its reason."""
+        reasons = {each.finish_reason: None for each in self.completions}  # distinct, in order
         if self.error is not None:
             end = f"failed: {getattr(self.error, 'reason', self.error)}"
         elif "abort" in reasons:
@@ -180,7 +181,7 @@ class Stream:
         )
 
     def finished_stats(self, reason: str, now: float) -> FinishedRequestStats:
-        """The record for stat loggers; `now` is the front end's monotonic clock."""
+        """Return the record for stat loggers; `now` is the front end's monotonic clock."""
         metrics = self.metrics
         params = self.request.sampling_params
         elapsed = now - metrics.arrival_time

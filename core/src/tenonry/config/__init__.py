@@ -30,7 +30,9 @@ from tenonry.errors import ConfigError
 from tenonry.gpus import visible_devices
 
 STEP_TOKENS = 2048
-CPU_STEP_TOKENS = 512  # of prompts, beside all rows that decode: more in one step are no faster
+CPU_STEP_TOKENS = (
+    512  # of prompts, in addition to all decoding rows: more in one step are no faster
+)
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -56,10 +58,11 @@ def setting(
     replaceable: bool = False,
     **bounds: Any,
 ) -> Any:
-    """A field of a model of settings; without any of this, a plain default does. `bounds`: as of pydantic's `Field`.
+    """Declare a field of a settings model; without any of these arguments, a plain default is enough. `bounds`: see
+    pydantic's `Field`.
 
-    `group`: heading in the help instead of the owner's. `flag`: other than the name with dashes; None for no flag.
-    `alias`: a second flag. `env`: other than the name in capitals, after `TENONRY_`. `nargs`: "+" for several words
+    `group`: heading in the help instead of the owner's. `flag`: instead of the name with dashes; None for no flag.
+    `alias`: a second flag. `env`: instead of the name in capitals after `TENONRY_`. `nargs`: "+" for several words
     after a list's flag. `capability`: required of the worker. `replaceable`: may change when engines are replaced.
     """
     facts: Any = locals().copy()
@@ -67,7 +70,7 @@ def setting(
 
 
 def fact(field: FieldInfo, name: str) -> Any:
-    """An argument that `setting` was given for a field; empty for any other field."""
+    """Return an argument passed to `setting` for a field; empty for any other field."""
     facts: Any = field.json_schema_extra or {}
     return facts.get(name, "")
 
@@ -76,12 +79,12 @@ Section = TypeVar("Section", bound=BaseModel)
 
 
 class Settings(BaseModel):
-    """Unknown keys are refused, and values do not change. Text from a variable or YAML file is read as the flag's."""
+    """Immutable settings that reject unknown keys. Text from a variable or YAML file is parsed like a flag's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def replaced(self, **changes: Any) -> Self:
-        """A copy with other values, checked like the first. Raises pydantic's ValidationError."""
+        """Return a copy with changed values, validated again. Raises pydantic's ValidationError."""
         return self.model_validate(self.model_dump(exclude_unset=True) | changes)
 
     @field_validator("*", mode="before")
@@ -100,7 +103,7 @@ class Settings(BaseModel):
         return {}
 
     def section(self, model: type[Section]) -> Section:
-        """Return the settings of a plugin, by its model, validated once. Raises ConfigError naming each bad one."""
+        """Return the settings of a plugin by its model, validated once. Raises ConfigError naming each bad one."""
         if model not in self._sections:
             given, fields = self.model_extra or {}, model.model_fields
             values = {name: given[name] for name in fields if name in given}
@@ -119,7 +122,7 @@ class PluginChoice(Settings):
     @classmethod
     def _from_name(cls, value: Any) -> Any:
         if value is None:
-            value = "null"  # YAML reads this name as nothing
+            value = "null"  # YAML parses this name as null
         return {"name": value} if isinstance(value, str) else value
 
 
@@ -140,30 +143,30 @@ _replaceable = functools.partial(setting, replaceable=True)
 
 
 def read_list(value: Any) -> Any:
-    """One entry, or several in one text, where a list is meant."""
+    """Parse one entry, or several in one text, where a list is expected."""
     if isinstance(value, str):
         filled = [part for part in map(str.strip, value.split(",")) if part]
-        return filled or ("",)  # a blank list is left to the model to refuse
+        return filled or ("",)  # the model rejects a blank list
     return (value,) if isinstance(value, dict) else value
 
 
 def dtype_name(value: Any) -> str:
-    """The name of a data type that vLLM or torch spells otherwise."""
+    """Return the name of a data type that vLLM or torch spells differently."""
     name = str(value).removeprefix("torch.")
     return {"half": "float16", "float": "float32"}.get(name, name)
 
 
 def plain_type(annotation: Any) -> Any:
-    """The one type behind `X | None`."""
+    """Return the single type of `X | None`."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return next(part for part in typing.get_args(annotation) if part is not types.NoneType)
     return annotation
 
 
 class EngineConfig(Settings):
-    """The kernel's settings, and as further keys those of chosen plugins, which `section` reads.
+    """The kernel's settings, and as further keys those of chosen plugins, read by `section`.
 
-    Wrong types and bad bounds are refused by their path; keys without an owner when the plugins are resolved. The text
+    Wrong types and bad bounds are rejected by their path; keys without an owner when the plugins are resolved. The text
     under a setting is its description in help texts and in the reference.
     """
 
@@ -320,8 +323,9 @@ class EngineConfig(Settings):
     def step_token_budget(self) -> int:
         """`max_num_batched_tokens`, or its default.
 
-        On a CPU a step takes as long as it has tokens: more than make it efficient only hold up streams, and the first
-        tokens of the prompts that came first. But an image, or a prompt that may not be split, must fit into a step.
+        The duration of a step on a CPU is proportional to its tokens: beyond the efficient number, more tokens only
+        delay streams and the first tokens of earlier prompts. But an image, or a prompt that may not be split, must fit
+        into a step.
         """
         if self.max_num_batched_tokens is not None:
             return self.max_num_batched_tokens
@@ -347,7 +351,7 @@ class EngineConfig(Settings):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the hint after an unknown name, or nothing."""
+    """Return a hint of the nearest known name, or ""."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
 
@@ -355,7 +359,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def read(
     model: type[Section], values: Mapping[str, Any], fields: Mapping[str, FieldInfo]
 ) -> Section:
-    """Validate settings. Raises ConfigError naming each bad one, and for an unknown one the nearest of `fields`."""
+    """Validate settings. Raises ConfigError naming each bad one, with the nearest of `fields` for an unknown one."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -363,9 +367,10 @@ def read(
 
 
 def explain(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
-    """A pydantic error as one line: path, value and bound of each problem; for a wrong key the nearest of `fields`.
+    """Format a pydantic error as one line: path, value and bound of each problem; the nearest of `fields` for a wrong
+    key.
 
-    Values of fields without a `repr` are left out.
+    Values of fields without a `repr` are omitted.
     """
     lines = []
     for problem in error.errors(include_url=False):

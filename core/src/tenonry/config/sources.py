@@ -27,8 +27,8 @@ def make_config(
 ) -> EngineConfig:
     """Build an EngineConfig from keyword arguments over `TENONRY_<FIELD>`.
 
-    A model of None is one that is not given. `parts`: settings of chosen plugins; None before they are known. Raises
-    ConfigError that names each offending path and its value.
+    A model of None counts as unset. `parts`: settings of chosen plugins; None before they are known. Raises ConfigError
+    that names each offending path and its value.
     """
     fields = EngineConfig.model_fields | (parts or {})
     given = environment_values(fields, is_complete=parts is not None)
@@ -37,7 +37,7 @@ def make_config(
 
 
 def read_yaml(text: str | bytes, source: str) -> Any:
-    """One YAML value. Raises ConfigError that names the source."""
+    """Parse one YAML value. Raises ConfigError that names the source."""
     import yaml
 
     try:
@@ -49,10 +49,10 @@ def read_yaml(text: str | bytes, source: str) -> Any:
 def environment_values(
     fields: Mapping[str, FieldInfo], *, is_complete: bool = True
 ) -> dict[str, Any]:
-    """Fields that `TENONRY_<FIELD>` sets; an empty variable counts as unset, one that Kubernetes set is ignored.
+    """Fields set by `TENONRY_<FIELD>`; empty variables and those of Kubernetes are ignored.
 
-    Raises ConfigError, if `fields` is complete also for a variable whose name is nearly that of a field: a slip of the
-    finger in the name of a key would otherwise leave a server open.
+    Raises ConfigError; if `fields` is complete, also for a variable whose name nearly matches a field: a typo in the
+    name of an API key would otherwise leave a server open.
     """
     found: dict[str, Any] = {}
     names = {variable_of(name, field): name for name, field in fields.items()}
@@ -70,11 +70,11 @@ def environment_values(
             kind = plain_type(fields[name].annotation)
             if kind == tuple[str, ...] and text[0] + text[-1] != "[]":
                 found[name] = read_list(text)
-            else:  # other than text it is YAML: true and 3 mean what they look like
+            else:  # other types are YAML: true and 3 mean what they look like
                 found[name] = text if kind is str else read_yaml(text, f"{variable}={text!r}")
     return found
 
 
 def variable_of(name: str, field: FieldInfo) -> str:
-    """The variable that sets a field."""
+    """Variable that sets a field."""
     return ENV_PREFIX + (fact(field, "env") or name).upper()

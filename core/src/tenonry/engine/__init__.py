@@ -1,1 +1,1 @@
-"""The engine: builds the parts from the plan, and turns steps. Runs in its own process, or inside `LLM`."""
+"""The engine: builds its parts from the plan and runs steps. Runs in its own process, or inside `LLM`."""

@@ -43,11 +43,10 @@ def build_engine(
     clock: Callable[[], float] = time.monotonic,
     starter: ProcessStarter | None = None,
 ) -> EngineCore:
-    """Start the executor, size the KV cache, build the rest. If a part fails, those already started are shut down.
+    """Start the executor, size the KV cache, build the other parts. If a part fails, started ones are shut down.
 
     `on_failure(reason)` is called, from any thread, when the executor loses a rank. `starter`: creates ranks in child
-    processes, None for fresh interpreters. Raises ConfigError, PluginFault, or the error of the worker that could not
-    load.
+    processes, None for fresh interpreters. Raises ConfigError, PluginFault, or the loading error of a worker.
     """
     logger.info(
         "engine %d of tenonry %s: %s", engine_index, __version__, config.describe(plan.secrets)
@@ -64,7 +63,7 @@ def build_engine(
         kv_connector = _build_kv_connector(context, kv_cache)
         name = plan.get("scheduler").name
         shared = _scheduler_context(context, executor, kv_cache, kv_connector, clock, name)
-        # Each gets a copy: a scheduler may change the context that it was given.
+        # Each receives a copy: a scheduler may change its context.
         scheduler = build_plugin(plan.get("scheduler"), dataclasses.replace(shared))
         for record in _observers(plan, shared):
             observer = build_plugin(record, dataclasses.replace(shared))
@@ -102,7 +101,7 @@ def _start_executor(
 
 
 def _build_kv_connector(context: ExecutorContext, kv_cache: KVCacheConfig) -> KVConnector | None:
-    """The scheduler's half of the KV connector; None where none is chosen."""
+    """Return the scheduler half of the KV connector; None without one."""
     connector: KVConnector | None = None
     if context.kv_connector is not None:
         half = KVConnectorContext(
@@ -143,9 +142,9 @@ def _scheduler_context(
 
 
 def _observers(plan: PluginPlan, context: SchedulerContext) -> Iterator[PluginRecord]:
-    """The observers that the configuration needs: ours before others, which may rely on what it guards.
+    """Observers required by the configuration: built-in ones before others, which may rely on their checks.
 
-    A missing one of ours is reported: no other guards its promise.
+    A missing built-in observer is reported: no other one replaces it.
     """
     own = STEP_OBSERVERS.provider
     records = sorted(plan.all(STEP_OBSERVERS.kind), key=lambda record: record.name not in own)
@@ -164,7 +163,9 @@ def _observers(plan: PluginPlan, context: SchedulerContext) -> Iterator[PluginRe
 
 
 def _for_remote_ranks(config: EngineConfig) -> EngineConfig:
-    """Nodes that this one cannot inspect may have GPUs, so steps are as long as there."""
+    """Return the configuration for nodes that this one cannot inspect: they may have GPUs, so steps are as long as on
+    GPUs.
+    """
     if config.device != "auto" or config.max_num_batched_tokens is not None:
         return config
     return config.model_copy(
@@ -223,7 +224,7 @@ def _executor_context(
 
 
 def _max_round_tokens(context: ExecutorContext, executor: Executor) -> int:
-    """1 where steps overlap or are counted, or where a KV connector has to see each of them."""
+    """Maximum tokens per row in one step: 1 if steps overlap or are counted, or if a KV connector must see each one."""
     is_possible = (
         "rounds" in executor.capabilities
         and executor.max_concurrent_batches == 1

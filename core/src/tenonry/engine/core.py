@@ -51,7 +51,7 @@ MAX_DUMPED_ROWS = 32
 
 
 def shut_down(*parts: Executor | Scheduler | KVConnector | StepObserver | None) -> None:
-    """Shut down the parts that exist; an error of one is logged, and the others follow."""
+    """Shut down the existing parts; an error of one is logged, and the others follow."""
     for part in parts:
         if part is None:
             continue
@@ -94,23 +94,23 @@ class EngineCore:
         )
         self.depth = self.executor.max_concurrent_batches
         self.num_passes = 0  # steps with tokens to compute
-        self.held = ""  # why nothing is stepped
-        self.is_away = False  # it lacks the memory for any step
-        self.refusal = ""  # why requests are refused
+        self.held = ""  # reason why no step runs
+        self.is_away = False  # without memory for any step
+        self.refusal = ""  # reason why requests are rejected
         self.weight_version = ""
         self.steps_together = False
         self.in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
         self._held_outputs: deque[OutputsByClient] = deque()
         self._arrivals = 0
-        self._live: set[int] = set()  # handles that have not ended
-        self._fault: TenonryError | None = None  # what ended this engine
+        self._live: set[int] = set()  # handles of unfinished requests
+        self._fault: TenonryError | None = None  # cause of this engine's end
         self._idle_since: float | None = None
         self._wants_stats = self.config.log_stats or bool(self.config.stat_loggers)
         self._stats_due = 0.0
         self._stats_dirty = False
 
     def facts(self, epoch: int = 0) -> EngineFacts:
-        """Return the facts that a front end needs; `epoch` is that of the engine's messages."""
+        """Return the facts for front ends; `epoch`: epoch of the engine's messages."""
         return EngineFacts(
             index=self.index,
             epoch=epoch,
@@ -123,7 +123,7 @@ class EngineCore:
 
     # ------------------------------------------------------------------ requests
     def add_request(self, source: EngineCoreRequest) -> FinishedOutput | None:
-        """Queue a request. One that cannot run ends immediately: its terminal outcome is returned."""
+        """Queue a request. A request that cannot run ends immediately, and its terminal outcome is returned."""
         try:
             self._check(source)
             self._arrivals += 1
@@ -145,7 +145,7 @@ class EngineCore:
         return None
 
     def _check(self, source: EngineCoreRequest) -> None:
-        """Raises RequestError for what this engine cannot do, whichever client sent it."""
+        """Raise RequestError for a request that this engine does not support, from any client."""
         if self.refusal:
             raise RequestError(self.refusal, code=ErrorCode.ENGINE_HELD)
         check_request(source, self.limits)
@@ -162,7 +162,7 @@ class EngineCore:
             )
 
     def abort_requests(self, handles: Iterable[int] | None) -> OutputsByClient:
-        """End requests from outside, None for all. Returns their terminal outcomes, for clients that want them."""
+        """Abort requests, all by default. Returns their terminal outcomes, for interested clients."""
         outputs_by_client: OutputsByClient = {}
         for request in self._ask("finish_requests", handles, FinishReason.ABORT):
             self._ended(request.handle)
@@ -196,7 +196,7 @@ class EngineCore:
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """Forget cached blocks, after draining the steps in flight; True if all were forgotten."""
+        """Clear cached blocks, after draining the steps in flight; True if all were cleared."""
         self.collect_all()
         done = bool(self._ask("reset_prefix_cache", reset_running_requests))
         if reset_connector and self.kv_connector is not None:
@@ -204,7 +204,7 @@ class EngineCore:
         return done
 
     def reset_mm_cache(self) -> None:
-        """Let workers drop the media that they encoded. Those of running requests are encoded again."""
+        """Drop encoded media in workers. Media of running requests are encoded again."""
         if self.has_work():
             logger.warning("reset_mm_cache during requests: their media are encoded again")
         if self.config.max_images:
@@ -212,7 +212,7 @@ class EngineCore:
 
     # ------------------------------------------------------------------ the step
     def step(self) -> tuple[OutputsByClient, bool]:
-        """Launch a step if one fits, else collect the oldest. Returns (outputs per client, whether a step was run)."""
+        """Launch a step if one fits, else collect the oldest. Returns (outputs per client, True if a step ran)."""
         if self._fault is not None:
             raise self._fault
         if self._held_outputs:
@@ -220,14 +220,14 @@ class EngineCore:
         launched = len(self.in_flight) < self.depth and self._ask("has_requests") and self._launch()
         if launched and len(self.in_flight) < self.depth and not self.in_flight[0][1].done():
             return {}, True
-        if not self.in_flight or self.in_flight[0][0].is_empty:  # empty: it polls KV transfers
+        if not self.in_flight or self.in_flight[0][0].is_empty:  # an empty step polls KV transfers
             self._note_stall()
             return self._collect() if self.in_flight else {}, False
         self._idle_since = None
         return self._collect(), True
 
     def _note_stall(self) -> None:
-        """Log once that requests are waiting and the scheduler has scheduled nothing."""
+        """Log once that requests wait and the scheduler has scheduled nothing."""
         now = self.clock()
         if self._idle_since is None or not self._ask("has_requests"):
             self._idle_since = now
@@ -246,7 +246,7 @@ class EngineCore:
         if is_empty or not self.executor.runs_elsewhere:
             self._observe("scheduled", output)
         if is_empty:
-            return False  # workers never see this step; only its number is used up
+            return False  # workers never receive this step; only its number is consumed
         future = self._execute(output)
         if self.executor.runs_elsewhere:
             self._observe("scheduled", output)  # while the other processes compute
@@ -304,7 +304,7 @@ class EngineCore:
 
     # ------------------------------------------------------------------ statistics and faults
     def attach_stats(self, outputs_by_client: OutputsByClient, *, idle: bool) -> OutputsByClient:
-        """Give client 0 the scheduler's stats, a few times a second and when work ends; returns its argument."""
+        """Attach the scheduler's stats for client 0, a few times a second and when work ends; returns its argument."""
         if self._wants_stats and self._stats_dirty and (idle or self.clock() >= self._stats_due):
             self._stats_due = self.clock() + STATS_INTERVAL_S
             self._stats_dirty = False
@@ -313,7 +313,7 @@ class EngineCore:
         return outputs_by_client
 
     def _dump_state(self, output: SchedulerOutput) -> None:
-        """Into the log, without contents of requests; a second fault must not hide the first."""
+        """Log the state without contents of requests; a second fault must not hide the first."""
         stats: object
         try:
             stats = self.scheduler.make_stats()
@@ -340,20 +340,20 @@ class EngineCore:
         )
 
     def _ask(self, call: str, *args: Any) -> Any:
-        """Call the scheduler; an exception is blamed on it."""
+        """Call the scheduler and attribute exceptions to it."""
         try:
             return getattr(self.scheduler, call)(*args)
         except BaseException as error:
             raise self._blame(self.plan.get("scheduler"), call, error) from error
 
     def _blame_worker(self, error: BaseException, output: SchedulerOutput) -> TenonryError:
-        """As `_blame`, with the state of the engine at the step that failed."""
+        """As `_blame`, with the state of the engine at the failed step."""
         if not is_interrupt(error):
             self._dump_state(output)
         return self._blame(self.plan.get("worker"), "execute_model", error)
 
     def _blame(self, entry: PluginRecord, call: str, error: BaseException) -> TenonryError:
-        """Name the plugin behind an exception; an error that names it already passes. No step follows."""
+        """Attribute an exception to a plugin; an error that names one already passes unchanged. No step follows."""
         if is_interrupt(error):
             raise error
         self._fault = (

@@ -1,4 +1,4 @@
-"""The arithmetic that turns free memory into a number of blocks. Pure; runs in the engine, and before weights are read.
+"""Computes the number of blocks from free memory. Pure; runs in the engine, and before weights are read.
 
 The same plan holds on all ranks, so the rank with the least memory for its layers decides.
 """
@@ -20,23 +20,23 @@ from tenonry.kv_cache import (
 
 CPU_POOL_BYTES = 4 << 30
 DEFAULT_BLOCK_SIZE = 16
-SNAPSHOT_SHARE = 8  # by default, one byte in so many is for snapshots,
-SNAPSHOTS_PER_ROW = 4  # and there are at most so many for each sequence that may run
+SNAPSHOT_SHARE = 8  # default fraction of the pool for snapshots: 1/8,
+SNAPSHOTS_PER_ROW = 4  # and their maximum number per running sequence
 
-RankGroups = Sequence[Sequence[KVCacheGroup]]  # for each rank, what its worker reported
+RankGroups = Sequence[Sequence[KVCacheGroup]]  # as reported by the worker of each rank
 
 
 def plan_kv_cache(
     groups: RankGroups, memory: Sequence[MemoryReport], config: EngineConfig, max_model_len: int
 ) -> KVCacheConfig:
-    """Size the KV cache: the smallest over all ranks, in blocks.
+    """Size the KV cache in blocks: the minimum over all ranks.
 
     `groups` and `memory` hold one entry per rank. The groups of all ranks must be alike in number, kind and window;
     their layers and bytes may differ (a rank without a layer of a kind reports that group empty). A block has the size
-    of the largest group's. On the CPU the default pool is the least of 4 GiB, a quarter of the free memory, and what
-    `max_num_seqs` sequences of `max_model_len` can use. The states of `max_num_seqs` sequences come out of the free
-    memory first, and snapshots out of the pool. Raises ConfigError when ranks disagree, when the states do not fit, or
-    not even one block does.
+    of the largest group's. On the CPU the default pool is the minimum of 4 GiB, a quarter of the free memory, and the
+    maximum usable by `max_num_seqs` sequences of `max_model_len`. The states of `max_num_seqs` sequences are taken from
+    the free memory first, snapshots from the pool. Raises ConfigError when ranks disagree, when the states do not fit,
+    or not even one block does.
     """
     _check_alike(groups, memory)
     block_size = choose_block_size([group for rank in groups for group in rank], config.block_size)
@@ -64,9 +64,9 @@ def plan_kv_cache(
 
 
 def choose_block_size(groups: Sequence[KVCacheGroup], wanted: int | None) -> int:
-    """The configured block size if every group can do it, else the first that all can do.
+    """Return the configured block size if every group supports it, else the first supported by all.
 
-    Raises ConfigError when none fits, with what each group offers.
+    Raises ConfigError without one, listing the sizes of each group.
     """
     offers = [list(group.block_sizes) for group in groups if group.block_sizes]
     if not offers:
@@ -85,9 +85,9 @@ def choose_block_size(groups: Sequence[KVCacheGroup], wanted: int | None) -> int
 
 
 def fit_model_len(longest: int, wanted: int | None, default: int) -> int:
-    """The longest sequence that both the model and the pool allow, in tokens; the pool holds one of `longest`.
+    """Return the longest sequence, in tokens, that both model and pool allow; `longest` is the pool's limit.
 
-    A length that the user asked for is refused when the pool cannot hold it (ConfigError); the model's own is cut.
+    Raises ConfigError for a configured length above the pool's limit; the model's own length is reduced.
     """
     if wanted is not None and wanted > longest:
         raise ConfigError(
@@ -98,7 +98,7 @@ def fit_model_len(longest: int, wanted: int | None, default: int) -> int:
 
 
 def _check_alike(groups: RankGroups, memory: Sequence[MemoryReport]) -> None:
-    """Raises ConfigError unless every rank reported its memory, and groups as those of rank 0."""
+    """Raise ConfigError unless every rank reported its memory, and groups like those of rank 0."""
     if not groups or len(groups) != len(memory):
         raise ConfigError(
             f"{len(groups)} ranks reported KV groups, {len(memory)} reported memory; both must agree"
@@ -112,7 +112,7 @@ def _check_alike(groups: RankGroups, memory: Sequence[MemoryReport]) -> None:
 
 
 def _pool_of_rank(per_row: int, report: MemoryReport, config: EngineConfig) -> int:
-    """Bytes for blocks and snapshots. `per_row`: those of a sequence's state; ConfigError when these do not fit."""
+    """Bytes for blocks and snapshots. `per_row`: state bytes per sequence. Raises ConfigError when these do not fit."""
     free = report.free_bytes - config.max_num_seqs * per_row
     if free < 0:
         raise ConfigError(
@@ -125,8 +125,8 @@ def _pool_of_rank(per_row: int, report: MemoryReport, config: EngineConfig) -> i
 
 
 def _count_state_slots(size: int, pool: int, config: EngineConfig) -> int:
-    """`size`: bytes of one snapshot, 0 if no layer here has a state. ConfigError when the budget holds none, or exceeds
-    the pool.
+    """Number of snapshots. `size`: bytes of one, 0 without recurrent layers here. Raises ConfigError when the budget
+    holds none, or exceeds the pool.
     """
     budget = config.state_cache_memory_bytes
     if not (size and config.enable_prefix_caching) or budget == 0:
@@ -148,9 +148,9 @@ def _count_blocks(
     block_size: int,
     most_useful: int,
 ) -> int:
-    """Blocks that every rank can hold in its pool (bytes), at least one of each group; ConfigError when it cannot.
+    """Blocks that every rank can hold in its pool (bytes), at least one per group. Raises ConfigError otherwise.
 
-    `most_useful`: those that all sequences can fill; memory that other processes use too holds no more by default.
+    `most_useful`: maximum usable by all sequences, the default limit in memory shared with other processes.
     """
     sizes = [
         block_size * max((group.bytes_per_token for group in rank), default=0) for rank in groups

@@ -1,4 +1,4 @@
-"""The engine's loop: drains the input sockets, turns one step, sends the outputs. Engine process.
+"""The engine's loop: drains the input sockets, runs one step, sends the outputs. Engine process.
 
 One thread does everything. ZMQ's own threads move the bytes, so nothing here waits for a peer, no lock is shared, and
 no second Python thread competes with the step.
@@ -45,7 +45,7 @@ from tenonry.transport.serial import Decoder, Encoder
 from tenonry.transport.sockets import Context
 
 logger = logging.getLogger(__name__)
-BUSY_POLL_S = 0.0005  # how long an engine without work spins before it sleeps
+BUSY_POLL_S = 0.0005  # spinning time of an idle engine before it sleeps
 
 
 class EngineLoop:
@@ -62,7 +62,7 @@ class EngineLoop:
         self._context = context
         self._heartbeat = heartbeat
         self._failure: str | None = None
-        self._stop_at: float | None = None  # the end of the drain, once STOP_SIGNAL has come
+        self._stop_at: float | None = None  # end of the drain, after STOP_SIGNAL
         self._call_decoder = Decoder(UtilityCall)
         self._abort_decoder = Decoder(list[int])
         self._encoder = Encoder()
@@ -82,7 +82,7 @@ class EngineLoop:
             self.config,
             msgspec.json.decode(spec.model_text, type=ModelInfo),
             plan,
-            # One that stands by may get any number.
+            # A standby may later take any index.
             engine_index=spec.engine_index if spec.engine_index < FIRST_STANDBY else 0,
             on_failure=self._on_executor_failure,
             starter=starter,
@@ -91,7 +91,7 @@ class EngineLoop:
         self._connect(metadata)
 
     def _make_companion(self, spec: EngineSpec, metadata: HandshakeMetadata) -> EngineCompanion:
-        """The engine's side of the coordination, if a coordinator runs."""
+        """Return the companion of the engine, for its coordinator if one runs."""
         if metadata.coordinator is None:
             return EngineCompanion()
         coordination: Coordination = build_plugin(
@@ -102,7 +102,7 @@ class EngineLoop:
         )
 
     def _connect(self, metadata: HandshakeMetadata) -> None:
-        """Connect to every client and to the coordinator, and react to STOP_SIGNAL."""
+        """Connect to every client and to the coordinator, and install the handler of STOP_SIGNAL."""
         for client, pair in enumerate(metadata.addresses):
             self._ports.attach(client, *pair)
         if self._companion.socket is not None:
@@ -113,7 +113,7 @@ class EngineLoop:
 
     # ------------------------------------------------------------------ the loop
     def run(self) -> int:
-        """Serve until stopped. An end that is not asked for is reported to every client."""
+        """Serve until stopped. An unrequested end is reported to every client."""
         gc.collect()
         gc.freeze()
         status = 0
@@ -134,11 +134,11 @@ class EngineLoop:
             self._heartbeat.pause()
             signal.set_wakeup_fd(-1)
             self.core.shutdown()
-            self._context.destroy()  # after the sockets delivered what was sent
+            self._context.destroy()  # after the sockets delivered their messages
         return status
 
     def _turn(self) -> bool:
-        """Drain the inputs, turn one step. False when an orderly stop is complete."""
+        """Drain the inputs and run one step. False when an orderly stop is complete."""
         core = self.core
         companion = self._companion
         self._heartbeat.send()
@@ -151,7 +151,7 @@ class EngineLoop:
             self._heartbeat.begin()
             outputs_by_client, worked = core.step()
             if not worked:
-                self._ports.wait(1)  # ms, for a KV transfer, or for other requests
+                self._ports.wait(1)  # ms, for a KV transfer or other requests
             self._send(core.attach_stats(outputs_by_client, idle=False))
             companion.on_step(core)
         elif must_step:
@@ -162,10 +162,10 @@ class EngineLoop:
         return self._stop_at is None or self._continue_stop(self._stop_at)
 
     def _continue_stop(self, stop_at: float) -> bool:
-        """False when all requests have ended, by themselves or because the time is over."""
+        """False when all requests have ended, or the drain timed out."""
         core = self.core
         if not core.has_work():
-            self._drain()  # requests that arrived meanwhile are refused
+            self._drain()  # new requests are rejected
             self._send_idle()
             return core.has_work()
         if time.monotonic() > stop_at:
@@ -174,7 +174,9 @@ class EngineLoop:
         return True
 
     def _rest(self) -> None:
-        """Idle. Spin briefly before sleeping, so that a client that replies at once does not pay for a wake-up."""
+        """Spin briefly before sleeping while idle, so that a client that replies immediately does not pay for a
+        wake-up.
+        """
         until = time.perf_counter() + BUSY_POLL_S
         while not self._ports.wait(0):
             if time.perf_counter() > until:
@@ -203,7 +205,7 @@ class EngineLoop:
 
     # ------------------------------------------------------------------ input
     def _receive(self, client: int, frames: list[bytes]) -> None:
-        """One message. What cannot be decoded is counted, and answered if it carries a handle."""
+        """Handle one message. An undecodable one is counted, and answered if it carries a handle."""
         try:
             kind = RequestType(frames[0])
             if kind is RequestType.ADD:
@@ -219,7 +221,7 @@ class EngineLoop:
                 self._companion.index = self._ports.index
                 self._send({client: EngineCoreOutputs(utility=result)})
                 if was_held:
-                    self._arrived()  # what waited arrives now
+                    self._arrived()  # waiting messages arrive now
         except (WireError, ValueError) as error:
             self.frames_dropped += 1
             self._arrived()  # it may have been a request
@@ -249,7 +251,7 @@ class EngineLoop:
     def _check_origin(
         self, client: int, handle: int, epoch: int, request: EngineCoreRequest
     ) -> None:
-        """Raises WireError for a request that does not match its header, its socket or this engine's epoch."""
+        """Raise WireError for a request that does not match its header, its socket or this engine's epoch."""
         if request.handle != handle:
             raise WireError(f"the body is of handle {request.handle}, the frame of {handle}")
         if client_of(handle) != client:
@@ -269,7 +271,7 @@ class EngineLoop:
 
     # ------------------------------------------------------------------ ends
     def _keeps_waiting(self) -> bool:
-        """For the coordinator's verdict: until this engine fails or is stopped. Called at least once a second."""
+        """True until this engine fails or is stopped, for the coordinator. Called at least once a second."""
         self._heartbeat.send()
         return self._failure is None and self._stop_at is None
 
@@ -278,6 +280,6 @@ class EngineLoop:
         self._ports.wake()
 
     def _on_stop(self, signum: int, frame: FrameType | None) -> None:
-        """The first signal starts the drain; the second ends it."""
+        """Start the drain at the first signal; end it at the second."""
         now = time.monotonic()
         self._stop_at = now + self.config.shutdown_timeout if self._stop_at is None else 0.0

@@ -48,7 +48,7 @@ class ClientPorts:
         self._poller.register(self._wake_read, zmq.POLLIN)
 
     def take_place(self, index: int, epoch: int) -> None:
-        """It is this engine from now on; sockets that are connected keep their identity."""
+        """Set index and epoch of this engine; connected sockets keep their identity."""
         self.index = index
         self.epoch = epoch
         self._identity = port_identity(index, epoch)
@@ -63,11 +63,11 @@ class ClientPorts:
         )
         self._sockets[client] = source, sink
         self._poller.register(source, zmq.POLLIN)
-        source.send_string(input_address)  # lets the front end's ROUTER address this engine
+        source.send_string(input_address)  # enables the front end's ROUTER to address this engine
         sink.send(self._identity)
 
     def detach(self, client: int) -> None:
-        """Close the sockets to a client that is gone, and forget it; an unknown client is ignored."""
+        """Close the sockets of a client that left; an unknown client is ignored."""
         if client in self._sockets:
             source, sink = self._sockets.pop(client)
             self.codec.forget(client)
@@ -80,11 +80,11 @@ class ClientPorts:
         return list(self._sockets)
 
     def listen(self, socket: Socket) -> None:
-        """Let `wait` return for this socket as well."""
+        """Include this socket in `wait`."""
         self._poller.register(socket, zmq.POLLIN)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Wait until there is something to receive, or `wake` is called; False after the timeout."""
+        """Wait until a message arrives or `wake` is called; False after the timeout."""
         ready = self._poller.poll(timeout_ms)
         for source, _ in ready:
             if source == self._wake_read:
@@ -102,7 +102,7 @@ class ClientPorts:
                 yield client, frames
 
     def send(self, client: int, frames: list[Any]) -> None:
-        """Send outputs to a client; for one that was detached meanwhile they are dropped."""
+        """Send outputs to a client; dropped if it has been detached."""
         pair = self._sockets.get(client)
         if pair is not None:
             send_frames(pair[1], frames, copy=len(frames) == 1)

@@ -31,7 +31,7 @@ HANDSHAKE_LINGER_MS = 5000
 
 
 def run_engine(payload: Mapping[str, str], starter: ProcessStarter | None = None) -> int:
-    """The role of an engine's child process; returns its exit status. `starter`: creates its ranks."""
+    """Run the role of an engine's child process; returns its exit status. `starter`: creates its ranks."""
     spec = msgspec.json.decode(payload["spec"], type=EngineSpec)
     context: Context = zmq.Context()
     handshake = EngineHandshake(context, spec)
@@ -54,7 +54,7 @@ def run_engine(payload: Mapping[str, str], starter: ProcessStarter | None = None
 
 
 class EngineHandshake:
-    """The engine's side: HELLO, wait for INIT, READY or FAILED."""
+    """The engine's side of the handshake: HELLO, wait for INIT, READY or FAILED."""
 
     def __init__(self, context: Context, spec: EngineSpec) -> None:
         self._spec = spec
@@ -68,7 +68,7 @@ class EngineHandshake:
         )
 
     def hello(self) -> HandshakeMetadata:
-        """Send HELLO; returns where to connect. Raises LaunchError without an answer."""
+        """Send HELLO; returns the addresses to connect to. Raises LaunchError without an answer."""
         plan = PluginPlan.decode(self._spec.plan_text)
         hello = HelloMessage(
             local=self._spec.local,

@@ -19,11 +19,11 @@ NEEDED = {
     for kind in (EngineCoreRequest, SamplingParams)
     for info in msgspec.structs.fields(kind)
     for meta in getattr(info.type, "__metadata__", ())
-}  # field → capability that a worker needs for it
+}  # field → capability required of the worker
 
 
 def check_request(request: EngineCoreRequest, limits: RequestLimits) -> None:
-    """Refuse what is out of bounds. Raises RequestError with the value, the bound and the field."""
+    """Reject values out of bounds. Raises RequestError with the value, the bound and the field."""
     _check_prompt(request)
     for check in limits.checks:
         try:
@@ -55,7 +55,7 @@ def _check_prompt(request: EngineCoreRequest) -> None:
 
 
 def _check_length(request: EngineCoreRequest, max_model_len: int) -> None:
-    """A prompt leaves room for `min_tokens`, and for one token of output if there is any."""
+    """Check that a prompt leaves room for `min_tokens`, and for one output token if any is generated."""
     params = request.sampling_params
     room = max_model_len - len(request.prompt_token_ids)
     least = int(params.generates)
@@ -76,7 +76,7 @@ def _check_length(request: EngineCoreRequest, max_model_len: int) -> None:
 
 
 def _check_ids(request: EngineCoreRequest, largest: int) -> None:
-    """Every token id is in range: numpy columns and embeddings would take another number for another token."""
+    """Check that every token id is in range: numpy columns and embeddings would map others to wrong tokens."""
     params = request.sampling_params
     words = request.bad_words
     prompt = request.prompt_token_ids

@@ -1,4 +1,4 @@
-"""The methods of an engine that a front end may call by name: an allow-list, nothing else. Engine process."""
+"""The allow-list of engine methods that a front end may call by name. Engine process."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ OF_CORE = ("call_workers", "request_counts", "reset_mm_cache", "reset_prefix_cac
 
 
 def name_process(config: EngineConfig, index: int, epoch: int) -> None:
-    """Set the title, which `tenonry ps` reads, of an engine that started after the first ones: with its epoch."""
+    """Set the process title, read by `tenonry ps`, of an engine started later: with its epoch."""
     setproctitle(f"tenonry: {engine_name(index)} epoch {epoch} {config.process_note}".rstrip())
 
 
 class EngineUtilities:
-    """Every public method here is callable from a front end; arguments and results are plain msgpack values.
+    """Every public method is callable from a front end; arguments and results are plain msgpack values.
 
-    So are the methods of call sets, as `NAME.METHOD`.
+    Methods of call sets are callable as `NAME.METHOD`.
     """
 
     def __init__(self, core: EngineCore, ports: ClientPorts) -> None:
@@ -46,24 +46,24 @@ class EngineUtilities:
             self.methods |= _public(f"{name}.", call_set.engine_half(core))
 
     def attach_client(self, client: int, input_address: str, output_address: str) -> None:
-        """Serve a new front end in place of the one that had its index, whose requests are aborted."""
+        """Serve a new front end instead of the previous one of this index, whose requests are aborted."""
         self.detach_client(client)
         self._ports.attach(client, input_address, output_address)
 
     def detach_client(self, client: int) -> None:
-        """A front end is gone: abort its requests and close its sockets."""
+        """Abort the requests of a front end that left and close its sockets."""
         self._core.abort_client(client)
         self._ports.detach(client)
 
     def take_place(self, index: int, epoch: int) -> None:
-        """Engine `index` died: this one, which stood by, is that one from now on."""
+        """Take the index of a dead engine from now on, as its standby."""
         self._core.index = index
         self._ports.take_place(index, epoch)
         configure_logging(engine_name(index))
         name_process(self._core.config, index, epoch)
 
     def check_health(self) -> bool:
-        """True; raises what `Executor.check_health` raises, within the executor's deadline."""
+        """Return True, or raise the error of `Executor.check_health`, within the executor's deadline."""
         self._core.executor.check_health()
         return True
 
@@ -89,9 +89,9 @@ def _public(prefix: str, owner: object) -> dict[str, Callable[..., Any]]:
 
 
 def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
-    """Run one call; any Exception becomes the failure text of its result, and the engine lives on.
+    """Run one call; any Exception becomes the failure text of its result, and the engine continues.
 
-    Structs that travelled as plain values become what the annotations of the method name.
+    Structs that were sent as plain values are converted by the annotations of the method.
     """
     try:
         method = utilities.methods.get(call.method)
@@ -106,7 +106,7 @@ def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
             if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
                 bound.arguments[name] = msgspec.convert(value, hint)
         result = UtilityResult(call.call_id, to_plain(method(*bound.args, **bound.kwargs)))
-        msgspec.msgpack.encode(result)  # a value that cannot be sent fails here, for this caller
+        msgspec.msgpack.encode(result)  # an unsendable value fails here, for this caller
         return result
     except Exception as error:  # noqa: BLE001 - the caller gets it as text; SystemExit and KeyboardInterrupt pass
         return UtilityResult(call.call_id, failure=f"{type(error).__name__}: {error}")

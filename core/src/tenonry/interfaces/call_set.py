@@ -16,10 +16,10 @@ from tenonry.interfaces.plugin import Plugin, PluginContext
 class Engine(Protocol):
     """An engine, for its engine halves.
 
-    `index`: its rank. `held`: why nothing is stepped, or "". `is_away`: it lacks the memory for any step, including
-    those of lockstep. `refusal`: why requests are rejected, or "". `steps_together`: it steps with others.
-    `weight_version`: part of every output. `scheduler`: a set that observes it may put a Scheduler in its place, which
-    passes every call on, when its engine half is built.
+    `index`: its rank. `held`: reason why no step runs, or "". `is_away`: without memory for any step, including those
+    of lockstep. `refusal`: reason why requests are rejected, or "". `steps_together`: it steps with others.
+    `weight_version`: part of every output. `scheduler`: a set that observes it may replace it by a Scheduler that
+    forwards every call, when its engine half is built.
     """
 
     index: int
@@ -44,10 +44,10 @@ class EngineCalls(Protocol):
     """Calls of the engine halves of one set. Raises EngineGenerateError (the engine's message) or EngineDeadError."""
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call a method on every engine that serves; the results in the engines' order."""
+        """Call a method on every engine that serves; returns results in engine order."""
 
     async def change(self, method: str, *args: Any) -> list[Any]:
-        """As `call`, for a lasting change of state: standby engines follow it, too."""
+        """As `call`, for a lasting change of state: standby engines apply it, too."""
 
     async def call_engine(self, index: int, method: str, *args: Any) -> Any:
         """Call a method on one engine, such as one that joins."""
@@ -57,9 +57,9 @@ class EngineCalls(Protocol):
 class FrontEnd:
     """The front end of a front-end half.
 
-    `llm`: the AsyncLLM, weakly referenced. `record(method, *values)` submits to the stat loggers. `divergence`: how
-    running engines differ from newly started ones, one phrase each. Unless it is empty, no engine is replaced, and dead
-    ones are not restarted.
+    `llm`: the AsyncLLM, weakly referenced. `record(method, *values)` submits to the stat loggers. `divergence`:
+    differences between running and newly started engines, one phrase each. Unless it is empty, no engine is replaced,
+    and dead ones are not restarted.
     """
 
     llm: Any
@@ -72,7 +72,7 @@ class FrontEndHalf:
     """Public methods are the calls; they are coroutines of the front end's event loop."""
 
     async def on_join(self, engines: Sequence[int]) -> None:
-        """Bring engines that join or return up to date, by `EngineCalls.call_engine`, before they get requests.
+        """Bring joining or returning engines up to date, by `EngineCalls.call_engine`, before they receive requests.
 
         If it raises, they do not join.
         """
@@ -82,8 +82,8 @@ class CallSet(Plugin[PluginContext]):
     """Calls beyond `generate`, under a name; built once in each process that uses them.
 
     `name`: the key in `calls`; the entry point's name by default. Contract:
-    - Arguments and results of an engine half are plain msgpack values; a parameter whose annotation is a msgspec Struct
-      gets one. Its public methods are the only ones that a front end can call.
+    - Arguments and results of an engine half are plain msgpack values; a parameter annotated with a msgspec Struct
+      receives one. Its public methods are the only ones that a front end can call.
     - A method of an engine half runs between two steps and delays the next one.
     - Nothing runs per token or per request.
     """
@@ -91,12 +91,12 @@ class CallSet(Plugin[PluginContext]):
     name: ClassVar[str] = ""
 
     def engine_half(self, engine: Engine) -> object | None:
-        """Object whose public methods front ends may call; None where the set needs none."""
+        """Return the object whose public methods front ends may call; None if the set needs none."""
 
     def front_end_half(self, front_end: FrontEnd) -> FrontEndHalf:
-        """Object behind `AsyncLLM.calls[name]`."""
+        """Return the object for `AsyncLLM.calls[name]`."""
         return FrontEndHalf()
 
     def blocking_half(self, llm: Any, engine: Engine) -> Any:
-        """Object behind `LLM.calls[name]`; `llm` is weakly referenced. By default the engine half itself."""
+        """Return the object for `LLM.calls[name]`; `llm` is weakly referenced. By default the engine half itself."""
         return self.engine_half(engine)

@@ -38,7 +38,7 @@ class CoordinatedEngine(Protocol):
 
 
 class EngineCompanion:
-    """Work of one engine among several besides its loop, which calls the methods. Engine process.
+    """Coordination of one engine among several; its loop calls the methods. Engine process.
 
     The class itself is for an engine without a coordinator. `index`: number of the engine, which changes when a standby
     takes another's place. `must_step`: the engine steps even without requests. `socket`: wakes the loop, so that it
@@ -50,16 +50,16 @@ class EngineCompanion:
     socket: Socket | None = None
 
     def receive(self, starts: bool) -> None:
-        """Follow the orders that have arrived. Without `starts` the engine sleeps, and no common steps begin."""
+        """Handle the messages that have arrived. Without `starts` the engine sleeps, and no common steps begin."""
 
     def on_request(self, tag: int = 0) -> None:
         """A request with this tag of its router arrived, or a message that may have been one."""
 
     def on_step(self, engine: CoordinatedEngine) -> None:
-        """A step ended, or none was possible while `must_step` was set."""
+        """Handle the end of a step, or its absence while `must_step` was set."""
 
     def on_send(self, engine: CoordinatedEngine) -> None:
-        """Outputs were sent, or the engine is idle. Called once before the first step, too."""
+        """Handle sent outputs, or an idle engine. Called once before the first step, too."""
 
 
 class RequestRouter:
@@ -71,7 +71,7 @@ class RequestRouter:
     tag: int = 0
 
     def connect(self, endpoints: str) -> None:
-        """A coordinator is ready at these endpoints. Called for each start of engines that have one."""
+        """Connect to a coordinator. Called for each start of engines that have one."""
 
     def pick(
         self,
@@ -86,7 +86,7 @@ class RequestRouter:
         return candidates[0]
 
     def sent(self, index: int) -> None:
-        """A request was sent to this engine."""
+        """Record a request sent to this engine."""
 
     def close(self) -> None:
         """Close the sockets. Idempotent."""
@@ -110,21 +110,21 @@ class CoordinatedFleet(Protocol):
         ...
 
     def on_death(self, index: int, death: Death) -> None:
-        """An engine that is not ready died, and may be started again."""
+        """Handle the death of an engine that is not ready; it may be restarted."""
 
     def lost(self, index: int, death: Death) -> None:
-        """An engine died. From any thread; ignored if it is not ready."""
+        """Report the death of an engine. From any thread; ignored if it is not ready."""
 
     def lost_together(self, death: Death) -> None:
-        """All engines end, because they step together with what died."""
+        """End all engines, because they step together with the dead one."""
 
 
 class FleetCompanion:
-    """Starts and watches the processes beside the engines of one fleet. Owner of the engines; called from any thread.
+    """Starts and watches auxiliary processes of one fleet. Owner of the engines; called from any thread.
 
     The class itself is for engines of this node that nothing connects. `endpoints`: the coordinator's, as text for
-    companions of engines and routers; empty without one. `rendezvous`: URL where engines that step together meet; empty
-    for others. `remote`: engines that other nodes started.
+    companions of engines and routers; empty without one. `rendezvous`: URL for engines that step together; empty for
+    others. `remote`: engines started by other nodes.
     """
 
     endpoints: str = ""
@@ -134,28 +134,28 @@ class FleetCompanion:
         self.remote: set[int] = set()
 
     def start(self, indexes: Sequence[int], address: str) -> Sequence[int]:
-        """Prepare the start of engines, whose handshake is at `address`; returns those that this node is to start.
+        """Prepare the start of engines with their handshake at `address`; returns those to start on this node.
 
         Raises LaunchError.
         """
         return indexes
 
     def receive(self, socket: Socket, frames: list[bytes]) -> None:
-        """A message of the handshake that no engine sent. Raises LaunchError if it ends the start."""
+        """Handle a handshake message from a sender other than an engine. Raises LaunchError if it ends the start."""
         logger.warning("ignored a message from an unknown peer")
 
     def check(self, indexes: Sequence[int]) -> None:
-        """Raises LaunchError if one of these engines, which start, cannot become ready."""
+        """Raise LaunchError if one of these starting engines cannot become ready."""
 
     def ready(self, socket: Socket) -> None:
-        """The engines that started are ready; the socket of their handshake is closed, or used for reports."""
+        """Report that the engines are ready; the socket of their handshake is closed, or used for reports."""
         socket.close()
 
     def stop(self, indexes: Iterable[int]) -> None:
-        """Engines are stopped for good."""
+        """Stop engines permanently."""
 
     def pids(self) -> dict[str, int]:
-        """Processes that run: name → process id."""
+        """Running processes: name → process id."""
         return {}
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class Coordination(Plugin[PluginContext], ABC):
 
     @abstractmethod
     def fleet_companion(self, fleet: CoordinatedFleet) -> FleetCompanion:
-        """Return the companion of a fleet, whose methods are called only later. Nothing is started yet."""
+        """Return the companion of a fleet. Its methods are called later; nothing is started yet."""
 
     @abstractmethod
     def companion(
@@ -180,8 +180,8 @@ class Coordination(Plugin[PluginContext], ABC):
     ) -> EngineCompanion:
         """Return the companion of the engine of `spec`, before its model is loaded.
 
-        `keeps_waiting()` is False once the engine ends; called at least once a second while the companion waits.
-        Raises ConfigError for a worker that cannot work so, LaunchError without a coordinator.
+        `keeps_waiting()` is False once the engine ends; called at least once a second while the companion waits. Raises
+        ConfigError for an unsupported worker, LaunchError without a coordinator.
         """
 
     @abstractmethod

@@ -45,11 +45,10 @@ class Executor(Plugin[ExecutorContext], ABC):
 
     `max_concurrent_batches` (read after `initialize`): maximum steps in flight. `feeds_back_tokens`: a row may be
     scheduled again before its sampled token is known (an executor may set it for itself, once, in its constructor).
-    `is_local`: all ranks run on the node of their engine.
-    `capabilities`: what `call` supports, as its workers declare, "lora" only where `max_loras` is not 0.
-    `runs_elsewhere`: `execute_model` only sends the step to other processes, so the engine checks it against the
-    scheduler's contract meanwhile, and not before. `starts_ranks`: the ranks are children of the engine, from the
-    `starter` of the context.
+    `is_local`: all ranks run on the node of their engine. `capabilities`: what `call` supports, as its workers declare,
+    "lora" only where `max_loras` is not 0. `runs_elsewhere`: `execute_model` only sends the step to other processes, so
+    the engine checks it against the scheduler's contract during execution. `starts_ranks`: the ranks are children of
+    the engine, from the `starter` of the context.
     """
 
     is_local: ClassVar[bool] = True
@@ -102,9 +101,9 @@ class Executor(Plugin[ExecutorContext], ABC):
     def check_health(self) -> None:
         """Raise if a rank cannot compute. Called between two steps; must not wait for steps in flight.
 
-        The deadline is 25 s, below the client's of 30 s, so that the text arrives. With ranks in other processes,
-        answer from what is known: raise TimeoutError that names the late ranks once a step has gone unanswered for
-        25 s; ask the ranks, for as long at most, only with no step in flight and no recent answer.
+        The deadline is 25 s, below the client's of 30 s, so that the text arrives. With ranks in other processes, use
+        their latest results: raise TimeoutError that names the late ranks when a step is overdue by 25 s; query the
+        ranks, within the same limit, only without a step in flight or a recent result.
         """
 
     def resolved_plugins(self) -> dict[str, str]:

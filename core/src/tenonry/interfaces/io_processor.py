@@ -45,7 +45,7 @@ class TokenPrompt(msgspec.Struct, frozen=True):
 
 
 class OtherPrompt(msgspec.Struct, frozen=True):
-    """Fields that only an IO processor of the caller's choice can read."""
+    """Fields that only a custom IO processor can read."""
 
     options: dict[str, Any]
 
@@ -55,7 +55,7 @@ FORMS = "a text, a list of token ids, {'prompt': text} or {'prompt_token_ids': i
 
 
 def read_prompt(prompt: object) -> Prompt:
-    """Return the prompt of a caller, given in one of `FORMS`. Raises RequestError for anything else."""
+    """Return the prompt of a caller in one of `FORMS`. Raises RequestError for anything else."""
     match prompt:
         case TextPrompt() | OtherPrompt():
             return prompt
@@ -100,7 +100,7 @@ def _token_ids(values: Any) -> I32:
 
 
 class ProcessedPrompt(msgspec.Struct, kw_only=True):
-    """A prompt ready for the engine: `token_ids` i32[n], the text if there was one, and `bad_words` as token ids."""
+    """A prompt ready for the engine: `token_ids` i32[n], the text if known, and `bad_words` as token ids."""
 
     token_ids: I32
     text: str | None = None
@@ -110,20 +110,20 @@ class ProcessedPrompt(msgspec.Struct, kw_only=True):
 
 
 class Detokenizer(Protocol):
-    """Turns the output tokens of one completion into text, piece by piece; never half a character.
+    """Converts the output tokens of one completion to text incrementally; never half a character.
 
-    `stop_reason`: the stop string that was found, or None. `consumed`: how many ids of the last `push` belong to
-    the output (all, unless a stop string ended it before).
+    `stop_reason`: the stop string that was found, or None. `consumed`: number of ids of the last `push` that belong to
+    the output (all, unless a stop string ended it).
     """
 
     stop_reason: str | None
     consumed: int
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Text that is certain now: no half characters, nothing that may yet turn out to be a stop string."""
+        """Return text that is final: no half characters, nothing that may become a stop string."""
 
     def finish(self) -> str:
-        """The text that was held back, when the request ends for another reason than a stop string."""
+        """Return the withheld text, when the request ends for another reason than a stop string."""
 
 
 class IOProcessor(Plugin[IOProcessorContext], ABC):
@@ -142,7 +142,7 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
     def make_detokenizer(
         self, prompt_token_ids: Sequence[int], params: SamplingParams
     ) -> Detokenizer | None:
-        """A fresh detokenizer for one completion, or None if there is no text."""
+        """Return a new detokenizer for one completion, or None if there is no text."""
 
     @abstractmethod
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -153,7 +153,7 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
         """Text of token ids."""
 
     def token_texts(self, token_ids: Sequence[int]) -> list[str]:
-        """Each id as a text of its own, for log-probabilities: a leading space is kept, half characters are marked."""
+        """Text of each id alone, for log-probabilities: leading spaces are kept, half characters are marked."""
         return [self.decode([token_id]) for token_id in token_ids]
 
     def token_bytes(
@@ -166,7 +166,7 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
         ]
 
     def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> Any:
-        """A chat as a prompt in a form that `read_prompt` reads. Raises RequestError if the model has no chat template.
+        """Render a chat as a prompt accepted by `read_prompt`. Raises RequestError if the model has no chat template.
 
         The content of a message is a text, a list of parts or None, in OpenAI's form.
         """
@@ -176,18 +176,18 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
         )
 
     def chat_template(self) -> str | None:
-        """The source of the template for chats with tools, which shows in which format the model answers; or None."""
+        """Source of the template for chats with tools, from which the model's output format is inferred; or None."""
         return None
 
     def post_process(self, output: RequestOutput) -> RequestOutput:
-        """Change an output, or return it as it is: the last call before the caller gets it, offline and online.
+        """Return an output, possibly changed: the last call before delivery, offline and online.
 
         An exception fails the request.
         """
         return output
 
     def get_tokenizer(self) -> Any:
-        """The underlying tokenizer, for users who know its type. Raises ValueError if there is none."""
+        """Return the underlying tokenizer, for users who know its type. Raises ValueError without one."""
         raise ValueError(f"io processor {type(self).__name__} has no tokenizer")
 
     def reset_mm_cache(self) -> None:

@@ -28,15 +28,15 @@ class KVConnectorRole(enum.Enum):
 class BlockStore(Protocol):
     """A worker's KV tensors. `tensors`: name → tensor whose first dimension is the block id.
 
-    `layout` names what wrote the bytes of a block and how: only where it is equal may bytes of one run be used in
-    another. All may be called on any thread.
+    `layout` identifies the format of a block's bytes: only with equal layouts may bytes of one run be used in another.
+    All methods may be called on any thread.
     """
 
     tensors: Mapping[str, Any]
     layout: str
 
     def read(self, block_ids: Sequence[int]) -> list[bytes]:
-        """The bytes of each block over all layers, after all launched steps have ended."""
+        """Return the bytes of each block over all layers, after all launched steps have ended."""
 
     def write(self, block_ids: Sequence[int], data: Sequence[bytes]) -> None:
         """Overwrite blocks, before the next step is launched."""
@@ -47,8 +47,8 @@ class KVConnectorContext(PluginContext):
     """Inputs of a connector.
 
     `engine_id` names one engine in one run: a random part, made when the engine is built, and the engine's index
-    ("1f0c…_dp0"). No two engines share it, whatever instance or node they belong to, and one that restarts gets
-    another. The scheduler half and the worker halves of an engine have the same.
+    ("1f0c…_dp0"). It is unique across instances and nodes, and changes with a restart. The scheduler half and the
+    worker halves of an engine share it.
     """
 
     model: ModelInfo
@@ -68,7 +68,7 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
 
     # scheduler half
     def name_blocks(self, digests: Callable[[Request, int], Sequence[bytes]]) -> None:
-        """Before any other call: `self.digests(request, n)` are the names of the request's first `n` full blocks.
+        """Set the function `self.digests(request, n)`, the names of the request's first `n` full blocks. Called first.
 
         A name covers all tokens up to the block's end, adapter, features and cache salt, and is the same in every
         process. It covers neither the model nor its configuration: a store that outlives the engine has to.
@@ -76,7 +76,7 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
         self.digests = digests
 
     def match(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """(extra tokens that can be loaded beyond `num_computed_tokens`, whether that takes more than one step).
+        """Return (extra tokens loadable beyond `num_computed_tokens`, True if that takes more than one step).
 
         None requests another call in a later step. Extra tokens are whole blocks and never cover the last token.
         """
@@ -85,16 +85,17 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
     def allocated(
         self, request: Request, block_ids: Sequence[int], num_external_tokens: int
     ) -> None:
-        """`block_ids` (all of the request's, in order) now hold room for the tokens promised by `match`."""
+        """Handle the allocation of `block_ids` (all of the request's, in order) for the tokens promised by `match`."""
 
     def build_metadata(self) -> Any:
-        """Return the work of the worker half around the next step, or None."""
+        """Return the work of the worker half for the next step, or None."""
         return None
 
     def finished(
         self, request: Request, block_ids: Sequence[int]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """The request ended: (keep its blocks until its transfer is done, parameters for the client).
+        """Handle the end of a request. Returns (True to keep its blocks until the transfer ends, parameters for the
+        client).
 
         `block_ids` are its full blocks of K/V, in order from the first token on. The last token has no K/V, nor have
         tokens that an aborted request did not compute; there are none of a request that failed, or was aborted before
@@ -107,25 +108,25 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
         return True
 
     def numbers(self) -> dict[str, float]:
-        """Further numbers for `SchedulerStats.extra`."""
+        """Additional numbers for `SchedulerStats.extra`."""
         return {}
 
     # worker half
     def bind(self, blocks: BlockStore) -> None:
-        """The worker's KV tensors exist."""
+        """Receive the worker's KV tensors."""
 
     def load(self, metadata: Any) -> None:
-        """Before each step: load blocks, or start to. `metadata` is None when there is nothing to do."""
+        """Load blocks, or start loading, before each step. `metadata` is None when there is nothing to do."""
 
     def save(self, metadata: Any) -> None:
-        """After each step: save blocks, or start to. `metadata` as in `load`."""
+        """Save blocks, or start saving, after each step. `metadata` as in `load`."""
 
     def poll(self) -> tuple[Iterable[int], Iterable[int]]:
         """Handles whose transfer ended since the last call: (done, failed). Called in each step.
 
-        A request whose `match` returned "more than one step", or whose `finished` returned True, waits until it is
-        named here; the wait for a load is bounded by the scheduler (300 s by default). Blocks of a transfer that never
-        ends are never used again. With several ranks every rank names the transfer once
+        A request whose `match` returned "more than one step", or whose `finished` returned True, waits until this
+        returns it; the wait for a load is bounded by the scheduler (300 s by default). Blocks of a transfer that never
+        ends are never used again. With several ranks every rank returns the transfer once
         (`tenonry_kvcache.rank_transfers`).
         """
         return (), ()

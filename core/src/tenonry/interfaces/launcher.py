@@ -12,7 +12,7 @@ import msgspec
 from tenonry.errors import Unsupported
 from tenonry.interfaces.plugin import Plugin, PluginContext
 
-FIRST_STANDBY = 4096  # the lowest index of engines that stand by; above those of all that serve
+FIRST_STANDBY = 4096  # lowest index of standbys; above those of all serving engines
 
 
 def engine_name(index: int) -> str:
@@ -23,9 +23,9 @@ def engine_name(index: int) -> str:
 
 
 class Death(msgspec.Struct, frozen=True):
-    """End of an engine. `began_step`: False if no request can have ended it; `lost_node`: the node that is gone, and
-    its engines with it, or empty; `exit_code`: that of its process if it ended first (negative: the signal); `epoch`:
-    that of the engine, which tells it from others of its index, or 0.
+    """End of an engine. `began_step`: False if no request can be the cause; `lost_node`: name of the lost node, whose
+    engines died with it, or empty; `exit_code`: exit code of its process if that ended first (negative: the signal);
+    `epoch`: epoch of the engine, which distinguishes it from others of its index, or 0.
     """
 
     reason: str
@@ -39,7 +39,7 @@ class Death(msgspec.Struct, frozen=True):
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine to start: its index, and all that its process needs, as text.
+    """One engine to start: its index, and the input of its process as text.
 
     `curve_keys` is the text of the run's keys (`CurveKeys.encode`) when the addresses are TCP; it is a secret.
     """
@@ -79,42 +79,42 @@ class Launcher(Plugin[LauncherContext], ABC):
         return None
 
     def prepare(self, engine: EngineSpec) -> None:
-        """Begin what engines like this one have in common: the first `start` follows, or `shutdown`.
+        """Start common preparation for engines like this one; followed by the first `start`, or `shutdown`.
 
-        Its `handshake_address` is empty. Returns at once. Raises what `start` would.
+        Its `handshake_address` is empty. Returns immediately. Raises the same errors as `start`.
         """
 
     @abstractmethod
     def start(self, engines: list[EngineSpec]) -> None:
-        """Start engines; if one cannot be started the others of the list are stopped. Returns before they are ready.
+        """Start engines; if one fails to start, the others of the list are stopped. Returns before they are ready.
 
         Called again, with engines of other indexes, when the instance grows.
         """
 
     @abstractmethod
     def stop(self, names: Sequence[str], timeout: float = 5.0) -> None:
-        """Stop some engines for good, as `shutdown` does; no callback is called for them. Unknown names are ignored."""
+        """Stop some engines permanently, as `shutdown` does, without callbacks for them. Unknown names are ignored."""
 
     def rename(self, name: str, new: str) -> None:
         """Rename a process; an unknown name is ignored. Only with `supports_replacement`."""
         raise Unsupported(f"this launcher has no standby engines: {name} cannot become {new}")
 
     def has_stepped(self, name: str) -> bool:
-        """False for an engine that ended before it began a step; True where that is not known."""
+        """False for an engine that ended before its first step; True if unknown."""
         return True
 
     @abstractmethod
     def finished(self) -> dict[str, int]:
-        """Engines that ended: name → exit code (negative: the signal)."""
+        """Ended engines: name → exit code (negative: the signal)."""
 
     @abstractmethod
     def on_exit(self, callback: Callable[[str, int, int], None]) -> None:
-        """Call `callback(name, pid, exit code)` once per engine that ends, from another thread."""
+        """Call `callback(name, pid, exit code)` once per ended engine, from another thread."""
 
     @abstractmethod
     def pids(self) -> dict[str, int]:
-        """Engines that run: name → process id."""
+        """Running engines: name → process id."""
 
     @abstractmethod
     def shutdown(self, timeout: float = 5.0) -> None:
-        """Terminate, wait up to the shared deadline, kill the process trees that are left. Idempotent."""
+        """Terminate, wait up to the shared deadline, kill the remaining process trees. Idempotent."""

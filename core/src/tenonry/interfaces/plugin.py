@@ -17,15 +17,15 @@ class PluginOptions(Settings):
 
 
 class PluginSettings(Settings):
-    """Base for a plugin's `Settings`: settings under plain names of their own, made with `tenonry.config.setting`.
+    """Base for a plugin's `Settings`: named settings declared with `tenonry.config.setting`.
 
-    Users set them as they set the kernel's: by flag, variable, YAML key or keyword argument. `config.section(Model)`
-    returns an instance, in any process. The entry point KIND.NAME in the group `tenonry.settings` may name the model in
-    a module that imports faster than the plugin's: help and flags then do not import the plugin.
+    They are set like the kernel's: by flag, variable, YAML key or keyword argument. `config.section(Model)` returns an
+    instance, in any process. The entry point KIND.NAME in the group `tenonry.settings` may name the model in a module
+    that imports faster than the plugin; help and flags then do not import the plugin.
     """
 
     def uses(self, options: Mapping[str, Any]) -> Iterable[tuple[Point, PluginChoice]]:
-        """Return the plugins that this one builds: users may set their settings as well. `options`: not yet checked."""
+        """Return plugins built by this one, whose settings are accepted as well. `options`: before validation."""
         return ()
 
 
@@ -67,6 +67,6 @@ class Plugin(Generic[ContextT]):
     def check(cls, config: EngineConfig, options: BaseModel) -> None:
         """Reject a configuration that this plugin does not support; `options` are already validated.
 
-        Called once in the front end, before any process starts. Raise ConfigError, or PluginError for a plugin that
-        this one requires. Must be quick, and start nothing.
+        Called once in the front end, before any process starts. Raise ConfigError, or PluginError for a missing
+        required plugin. Must be quick, and start nothing.
         """

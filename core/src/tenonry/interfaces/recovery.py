@@ -1,6 +1,6 @@
 """EngineRecovery: reaction to engine failures. Front end, or the supervisor of several; the event loop.
 
-`EngineEvents` is how a death gets there: the one listener of those who own engines.
+`EngineEvents` delivers deaths: the single listener of owners of engines.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class EngineEvents:
     """
 
     def on_death(self, index: int, death: Death) -> None:
-        """An engine, or one that stands by, ended unasked. From any thread, once for each."""
+        """An engine, or a standby, ended without request. From any thread, once for each."""
 
     async def on_join(self, fleet: Any, indexes: Sequence[int]) -> None:
-        """Engines of an `EngineFleet` are ready, and get their indexes next; or one that stands by is."""
+        """Engines of an `EngineFleet` are ready and receive their indexes next; or a standby is ready."""
 
     def on_switch(self, indexes: Sequence[int], coordinator: CoordinatorFacts | None) -> None:
-        """Newcomers take these indexes; the streams of the engines before them move there."""
+        """Newcomers take these indexes; the streams of their predecessors move there."""
 
     async def on_started(self, indexes: Sequence[int]) -> None:
         """Engines were restarted or replaced; `on_admitted` follows once this returns."""
@@ -51,11 +51,11 @@ class EngineEvents:
         """The engines run with this configuration."""
 
     async def drained(self, patience_s: float) -> int:
-        """Wait until no request of this front end runs; returns how many do, 0 unless the time is over first."""
+        """Wait until no request of this front end runs; returns the number still running after `patience_s`."""
         return 0
 
     def forget_media(self) -> None:
-        """Forget processed images and other files of this front end."""
+        """Drop processed images and other media of this front end."""
 
     async def divergence(self) -> Collection[str]:
         """Differences between running engines and ones just started, such as "engines sleep"."""
@@ -63,7 +63,7 @@ class EngineEvents:
 
 
 class OpenStream(Protocol):
-    """A caller's request that has not ended. `request`: the first of its engine requests."""
+    """Unfinished request of a caller. `request`: the first of its engine requests."""
 
     request: EngineCoreRequest
     request_id: str
@@ -73,7 +73,7 @@ class OpenStream(Protocol):
 
 
 class OpenCompletion(Protocol):
-    """One engine request that has not ended. `delivered_ids`: its output tokens; `is_scheduled`: it is known to run."""
+    """Unfinished engine request. `delivered_ids`: its output tokens; `is_scheduled`: known to have run."""
 
     @property
     def stream(self) -> OpenStream: ...
@@ -92,22 +92,22 @@ class OpenStreams(Protocol):
         """Return True until the stream of this id has ended."""
 
     def send(self, requests: Sequence[EngineCoreRequest]) -> None:
-        """Send the completions of one request to any engine, or keep them until one serves; they fail without."""
+        """Send the completions of one request to any engine, or keep them until one serves; they fail without one."""
 
     def fail(self, handles: Iterable[int], error: Exception) -> None:
-        """End requests with an error, and the other completions of the same streams."""
+        """Fail requests, and the other completions of the same streams."""
 
 
 class EngineState(Protocol):
-    """One engine, as long as it has its number."""
+    """One engine, while it has its index."""
 
     @property
     def dead(self) -> Death | None: ...
 
 
 class EngineClient(Protocol):
-    """The connection to the engines. `recovers`: dead ones may be restarted; `awaited`: those that are; `dead`: why no
-    engine is left, nor awaited.
+    """The connection to the engines. `recovers`: dead ones may be restarted; `awaited`: engines being restarted;
+    `dead`: reason why no engine is left or awaited.
     """
 
     recovers: bool
@@ -124,7 +124,7 @@ class EngineClient(Protocol):
 class RecoverableEngines(Protocol):
     """The engines of a front end; an `OwnedEngines` where this process started them. `plan` is a PluginPlan.
 
-    Those of another process may have a coroutine `replace(changes)`, by which their owner replaces them.
+    Engines of another process may have a coroutine `replace(changes)`, with which their owner replaces them.
     """
 
     plan: Any
@@ -158,7 +158,7 @@ class EngineRecovery(Plugin[RecoveryContext]):
     """Handles failed engines and their requests. One per front end, and one in a supervisor of several.
 
     Contract:
-    - No method but the coroutines waits; an exception of `on_death` or `on_moved` ends the streams they are about.
+    - Only coroutines wait; an exception of `on_death` or `on_moved` ends the affected streams.
     - A class that `restarts` calls, for each dead engine, either `on_started` and `on_admitted` or `on_given_up` of
       the listener; until then it holds new requests that no other engine can serve.
 
@@ -172,7 +172,7 @@ class EngineRecovery(Plugin[RecoveryContext]):
 
     @classmethod
     def alternatives(cls, config: EngineConfig, manager: Any) -> list[EngineConfig]:
-        """Other configurations that engines may be restarted with; `manager` is a PluginManager. Raises as it does."""
+        """Alternative configurations for restarts; `manager` is a PluginManager. Raises its errors."""
         return []
 
     def listen(self) -> None:
@@ -187,15 +187,15 @@ class EngineRecovery(Plugin[RecoveryContext]):
         return ()
 
     def on_moved(self, index: int, requests: Mapping[int, EngineCoreRequest]) -> Collection[int]:
-        """An engine took the place of one that ran these requests; otherwise as `on_death`."""
+        """Handle requests of an engine that was replaced; otherwise as `on_death`."""
         return ()
 
     async def on_started(self, indexes: Sequence[int]) -> None:
-        """These engines were restarted, and get no new requests until this returns."""
+        """Handle restarted engines, which receive no new requests until this returns."""
 
     def hold(self, requests: Sequence[EngineCoreRequest]) -> None:
-        """Keep the completions of one request until an engine that is awaited is admitted or given up, and then send
-        those that are still open. Raises EngineDeadError.
+        """Keep the completions of one request until an awaited engine is admitted or given up, then send those still
+        open. Raises EngineDeadError.
         """
         raise EngineDeadError("no engine accepts requests until a failed one has restarted")
 
@@ -206,15 +206,15 @@ class EngineRecovery(Plugin[RecoveryContext]):
         """This engine is not restarted."""
 
     async def on_call(self, method: str, args: Sequence[Any]) -> None:
-        """A call changed all engines that serve for good; others may have to follow."""
+        """Record a call that changed all serving engines permanently; others may have to repeat it."""
 
     def on_change(self, config: EngineConfig) -> None:
         """The engines run with this configuration."""
 
     async def replace(self, changes: Mapping[str, Any], size: int | None = None) -> None:
-        """Replace the running engines with ones that have these changes; the running ones continue if this raises.
+        """Replace the running engines by ones with these changes; the running ones continue if this raises.
 
-        `size`: another number of engines that step together; those beyond it run no requests. `lock` is held.
+        `size`: new number of engines that step together; those beyond it run no requests. `lock` is held.
         """
         raise Unsupported(
             "engines can be replaced while they run only with: pip install tenonry-recovery"

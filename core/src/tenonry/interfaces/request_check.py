@@ -4,9 +4,9 @@
         if not request.cache_salt:
             raise RequestError("cache_salt is missing; this cluster requires one", "cache_salt")
 
-Every installed check runs for each request: in the front end, where it may spare the engine a request, and again in the
-engine, where no client can avoid it. A check raises RequestError to reject a request, changes nothing, and takes
-microseconds; its module imports no heavy library. Any other exception fails the one request and names the check.
+Every installed check runs for each request: in the front end, to reject early, and again in the engine, where no client
+can bypass it. A check raises RequestError to reject a request, changes nothing, and takes microseconds; its module
+imports no heavy library. Any other exception fails the one request and names the check.
 
 A check with settings has an attribute `Settings`, a PluginSettings, which it reads as every plugin does:
 
@@ -31,8 +31,8 @@ from tenonry.messages import EngineCoreRequest
 class RequestLimits(msgspec.Struct, frozen=True):
     """Bounds learnt at start: longest sequence in tokens, and size of the vocabulary (0: unknown, ids are 31-bit).
 
-    In the engine also its worker's name and what it can do; a front end does not know (None). `tasks` as in EngineInfo.
-    `checks`: the installed request checks.
+    In the engine also its worker's name and capabilities; None in a front end. `tasks` as in EngineInfo. `checks`: the
+    installed request checks.
     """
 
     max_model_len: int

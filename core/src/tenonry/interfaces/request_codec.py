@@ -12,9 +12,9 @@ from tenonry.transport.serial import Decoder, Encoder, Frame
 
 
 class Peer(Protocol):
-    """Link of a front end to one engine. An engine that starts later under the same index has another link.
+    """Link of a front end to one engine. A later engine of the same index has another link.
 
-    `requests`: those that run there, by handle.
+    `requests`: running ones by handle.
     """
 
     index: int
@@ -45,12 +45,12 @@ class RequestCodec(Plugin[PluginContext]):
             raise RequestError(f"request {request.request_id} cannot be sent: {error}") from error
 
     def ended(self, peer: Peer, outcome: FinishedOutput, request: EngineCoreRequest | None) -> bool:
-        """A request failed in its engine; None for one that was aborted before. True: encode and send it once more."""
+        """Handle a failed request, or with None one aborted before. Returns True to encode and send it once more."""
         return False
 
     def decode(self, frames: Sequence[Any], client: int) -> EngineCoreRequest:
-        """The request of a front end. An exception fails it alone; its `code`, if it has one, reaches `ended`."""
+        """Decode a request of a front end. An exception fails it alone; its `code`, if any, is passed to `ended`."""
         return self._decoder.decode(frames)
 
     def forget(self, peer: int | None = None) -> None:
-        """Drop what is remembered of an engine, or of a front end, by its index; by default of all."""
+        """Drop the state of an engine, or of a front end, by its index; by default of all."""

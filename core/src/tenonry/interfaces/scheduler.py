@@ -1,8 +1,8 @@
 """Scheduler: selects the requests of each step. Engine process, called by the engine loop only.
 
 Most authors want `tenonry_scheduling.BaseScheduler` (write one method) or a policy of the batching scheduler (ten
-lines); this is what the kernel calls. The contract below is checked by the validator on every step and by the
-conformance suite in `tenonry-testkit`.
+lines); the kernel calls this class. The contract below is checked by the validator on every step and by the conformance
+suite in `tenonry-testkit`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class SchedulerContext(PluginContext):
     """Inputs of a scheduler. `clock` is the only clock it may read (seconds, monotonic).
 
     `max_concurrent_steps`: steps that may be in flight. `feeds_back_tokens`: whether a row with a pending token may be
-    scheduled. `max_round_tokens`: most tokens that a row may sample in one step. `resolve` finds plugins of points that
-    the scheduler itself opens; None: `resolve_point` of `tenonry.plugin.manager`.
+    scheduled. `max_round_tokens`: maximum tokens sampled per row in one step. `resolve` finds plugins of points opened
+    by the scheduler itself; None: `resolve_point` of `tenonry.plugin.manager`.
     """
 
     kv_cache: KVCacheConfig
@@ -48,7 +48,7 @@ class SchedulerContext(PluginContext):
 
 
 class Scheduler(Plugin[SchedulerContext], ABC):
-    """Decides, step by step, which requests compute how many tokens.
+    """Decides the number of tokens of each request in each step.
 
     Contract:
     - `schedule()` never exceeds max_num_batched_tokens, max_num_seqs or max_model_len; never schedules an unknown,
@@ -61,20 +61,20 @@ class Scheduler(Plugin[SchedulerContext], ABC):
     - Steps are numbered from 0, without gaps.
     - A new row has the prompt, delivered tokens, sampling parameters, stop ids, bad words, adapter, features and
       media of its request, also when it comes back after preemption; `Request.new_row` makes it.
-    - A row whose request has `structured_output` is not scheduled while the last token that it sampled is not known.
+    - A row whose request has `structured_output` is not scheduled while its last sampled token is unknown.
     - A step is a round (`SchedulerOutput.round_tokens` above 1) only if each of its rows was sent before, computes one
-      token and samples; the result may hold fewer tokens of a row, and the row goes on from there.
-    - It is right at one, two and three steps in flight: `schedule()` may be called again before the previous step's
+      token and samples; the result may hold fewer tokens of a row, and the row continues from there.
+    - It is correct with one, two and three steps in flight: `schedule()` may be called again before the previous step's
       result came back; results come in step order; results for rows that were finished, aborted, preempted or reset
       meanwhile are dropped.
     - Every added request reaches exactly one terminal outcome. Unless `starvation_free` is False, a request waits at
       most for those ahead of it at arrival plus max_num_seqs more.
     - `add_request` rejects a request that can never run, and only such a one.
     - When all requests have ended, every block is free or a reusable cached block. A cached block is reused only for
-      the same tokens, cache salt, and all else that K and V depend on (also `KVCacheGroup.lengths`), and never after
-      a reset, also by way of a KV connector.
-    - A KV load that does not end delays its own request, for a bounded time, and none that comes long after; its
-      blocks stay aside until it ends.
+      the same tokens, cache salt, and all else that K and V depend on (also `KVCacheGroup.lengths`), and never after a
+      reset, also through a KV connector.
+    - A KV load that does not end delays its own request, for a bounded time, and no later one; its blocks stay
+      reserved until it ends.
     - Counters of `make_stats` add up to what happened: steps, preemptions, cached tokens of each request's first
       start, loads, and the drafts of results.
     - `update_from_output` raises PluginError for a result that does not fit its step: rows that are missing, not asked
@@ -101,7 +101,7 @@ class Scheduler(Plugin[SchedulerContext], ABC):
 
     @abstractmethod
     def schedule(self) -> SchedulerOutput:
-        """Decide the next step; one without rows and without `gone` means that there is nothing to do now."""
+        """Decide the next step; one without rows and without `gone` means that there is nothing to do."""
 
     @abstractmethod
     def update_from_output(
@@ -111,7 +111,7 @@ class Scheduler(Plugin[SchedulerContext], ABC):
 
     @abstractmethod
     def has_requests(self) -> bool:
-        """True while a request is unfinished or a `gone` row was not sent yet."""
+        """True while a request is unfinished or a `gone` row is unsent."""
 
     @abstractmethod
     def get_request_counts(self) -> tuple[int, int]:
@@ -123,7 +123,7 @@ class Scheduler(Plugin[SchedulerContext], ABC):
 
     @abstractmethod
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget cached blocks; True if all were. `reset_running_requests` preempts the running ones first."""
+        """Clear cached blocks; True if all were. `reset_running_requests` preempts the running ones first."""
 
     def shutdown(self) -> None:
         """Release what the scheduler holds outside the process. Called once."""

@@ -26,8 +26,8 @@ class StatLogger(Plugin[StatLoggerContext], ABC):
     called again; serving and the other loggers continue.
     """
 
-    interval_s: float = 5.0  # how often `log` is called
-    traces: bool = False  # whether it makes requests part of their callers' traces
+    interval_s: float = 5.0  # seconds between calls of `log`
+    traces: bool = False  # joins requests to their callers' traces
 
     @abstractmethod
     def record(self, record: StatRecord) -> None:
@@ -43,7 +43,7 @@ class StatLogger(Plugin[StatLoggerContext], ABC):
         """The engines went to sleep (level 1 or 2) or woke up (False, 0)."""
 
     def record_rejection(self, reason: str) -> None:
-        """A request was rejected before it ran; `reason` is one of "queue_full", "invalid", "draining"."""
+        """Record the rejection of a request; `reason` is one of "queue_full", "invalid", "draining"."""
 
     def record_ignored_field(self) -> None:
         """A field or another part of a request had no effect."""

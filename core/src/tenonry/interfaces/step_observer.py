@@ -17,7 +17,7 @@ class StepObserver(Plugin[SchedulerContext]):
 
     Contract:
     - It changes nothing that it receives, and takes microseconds: the loop waits for it.
-    - Whatever it raises ends the engine: ContractViolation names the scheduler, any other exception the observer.
+    - Any exception ends the engine: ContractViolation names the scheduler, any other exception the observer.
     - `scheduled` comes once per step, in step order, before its `answered`. With ranks in other processes it comes when
       the step was sent, while they compute.
     - A step that workers never receive, because it is empty, or that failed in one has no `answered`.
@@ -25,20 +25,20 @@ class StepObserver(Plugin[SchedulerContext]):
 
     @classmethod
     def observes(cls, config: EngineConfig) -> bool:
-        """Return False if it is not needed with this configuration."""
+        """Return False if unused with this configuration."""
         return True
 
     def added(self, request: NewRow) -> None:
-        """A request that may run, as `Request.new_row` made it before the scheduler received it."""
+        """Record a runnable request, as `Request.new_row` made it before the scheduler received it."""
 
     def ended(self, handle: int) -> None:
-        """This request reached its outcome, or was aborted."""
+        """Record the end or abort of this request."""
 
     def scheduled(self, output: SchedulerOutput) -> None:
-        """The scheduler made this step."""
+        """Record a scheduled step."""
 
     def answered(self, result: ModelRunnerOutput) -> None:
-        """The workers computed a step, and the scheduler has received the result."""
+        """Record the result of a step, after the scheduler received it."""
 
     def shutdown(self) -> None:
         """Release resources; called once, also after a fault and after a start that failed later."""

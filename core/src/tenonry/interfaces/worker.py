@@ -1,6 +1,6 @@
 """Worker: runs the model on one rank. Built by an executor, in a process of its choice.
 
-The module that holds a worker class must import quickly; torch and friends are imported in its methods.
+The module that holds a worker class must import quickly; torch is imported in its methods.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WorkerContext(PluginContext):
 def bind_arguments(
     method: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """The arguments as `method` would take them. Raises TypeError that names the method and what it takes."""
+    """Bind the arguments of a call. Raises TypeError that names the method and its parameters."""
     signature = inspect.signature(method)
     try:
         return signature.bind(*args, **kwargs)
@@ -62,17 +62,15 @@ class Worker(Plugin[WorkerContext], ABC):
 
     `capabilities` names what the worker supports beyond the start-up sequence; settings and calls of plugins require
     further ones (docs/how-to/write-a-worker.md lists them). With "kv_connector" the worker builds its half of a
-    connector, calls `load` and `poll` before each step and `save` after it, and reports what `poll` said; without it no
-    connector can be chosen.
-    "features", "media" and "grammar" say that it reads `features`, `media` and `structured_output` of a request, which
-    is refused otherwise; with "grammar" it compiles what `SchedulerOutput.prepare` asks for and says when that is done.
-    "rounds" says that it decodes several tokens in a step with `round_tokens` above 1, also of rows with grammars if it
-    has "grammar"; others may ignore that number.
-    "tasks" says that `call("tasks")` gives `EngineInfo.tasks`.
-    A setting that a worker would ignore is rejected at startup: its field names the required capability.
-    `rpc_methods` is the allow-list of `call`. `steps_in_flight` is how many steps may be launched before the first is
-    answered. Exceptions in `execute_model` end the engine; failures of single rows are reported in the result
-    instead.
+    connector, calls `load` and `poll` before each step and `save` after it, and reports the result of `poll`; without
+    it no connector can be chosen. "features", "media" and "grammar": it reads `features`, `media` and
+    `structured_output` of a request, which is rejected otherwise; with "grammar" it compiles the grammars of
+    `SchedulerOutput.prepare` and reports their completion. "rounds": it decodes several tokens in a step with
+    `round_tokens` above 1, also of rows with grammars if it has "grammar"; others may ignore that number. "tasks":
+    `call("tasks")` returns `EngineInfo.tasks`. A setting that a worker would ignore is rejected at startup: its field
+    names the required capability. `rpc_methods` is the allow-list of `call`. `steps_in_flight`: maximum number of
+    launched steps without a result. Exceptions in `execute_model` end the engine; failures of single rows are reported
+    in the result instead.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
@@ -80,10 +78,10 @@ class Worker(Plugin[WorkerContext], ABC):
 
     @classmethod
     def preload(cls, model: ModelInfo, options: BaseModel) -> None:
-        """Import what `load` will. Called in a process of which engines are forked.
+        """Import the modules of `load`. Called in a process from which engines are forked.
 
-        Must start no thread, open no device, no file for longer than the call, and keep nothing of the model; raises
-        what it likes, since `load` will say it again. Without it engines start in fresh interpreters.
+        Must start no thread, open no device, no file for longer than the call, and keep nothing of the model; may raise
+        anything, since `load` will raise it again. Without this method engines start in fresh interpreters.
         """
 
     @property
@@ -92,19 +90,19 @@ class Worker(Plugin[WorkerContext], ABC):
         return 1
 
     def open_rendezvous(self, host: str) -> str:
-        """Rank 0, before `load`, when ranks are on several nodes: bind a free port of `host`, return `tcp://host:port`.
+        """Bind a free port of `host`, in rank 0 before `load` with ranks on several nodes; returns `tcp://host:port`.
 
-        The other ranks are then built with that as their `rendezvous`. Raises Unsupported if there is no such thing.
+        The other ranks are then built with that as their `rendezvous`. Raises Unsupported without such a port.
         """
         raise Unsupported(
             f"worker {type(self).__name__} cannot open a rendezvous on {host}: it runs on one node only"
         )
 
     def examine(self) -> WorkerFacts:
-        """Look at the model without reading a weight, opening a device or meeting other ranks. Its folder may hold a
-        config.json and no weights; then what that says is enough.
+        """Examine the model without reading a weight, opening a device or connecting to other ranks. A folder with a
+        config.json and no weights is enough.
 
-        Raises ModelError, as `load` would, where that can be known: with the model, the offending layer and a remedy.
+        Raises ModelError, as `load` would, if known by then: with the model, the offending layer and a remedy.
         """
         return WorkerFacts(architecture=self.context.model.architecture)
 
@@ -136,7 +134,7 @@ class Worker(Plugin[WorkerContext], ABC):
     ) -> Any:
         """Run a method of `rpc_methods` by name.
 
-        Raises Unsupported for any other name, TypeError for arguments that the method does not take.
+        Raises Unsupported for any other name, TypeError for wrong arguments.
         """
         if method not in self.rpc_methods:
             raise Unsupported(
@@ -148,7 +146,7 @@ class Worker(Plugin[WorkerContext], ABC):
         return called(*bound.args, **bound.kwargs)
 
     def resolved_plugins(self) -> dict[str, str]:
-        """Return the plugins of this worker's own extension points: kind → name with version. Asked after `warm_up`."""
+        """Return plugins of this worker's own extension points: kind → name with version. Called after `warm_up`."""
         return {}
 
     def check_health(self) -> None:

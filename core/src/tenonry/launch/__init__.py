@@ -1,1 +1,1 @@
-"""Starts engines: the launcher for processes of this node, the handshake, and what a child runs."""
+"""Start of engines: the launcher for processes of this node, the handshake, and the entry of child processes."""

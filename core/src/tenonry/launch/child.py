@@ -30,7 +30,7 @@ EXIT_PARENT_DIED = 70  # EX_SOFTWARE
 def main() -> int:
     """Run one role; returns the exit status."""
     text = sys.stdin.buffer.read()
-    if not text:  # the parent ended while it started this process
+    if not text:  # the parent ended during the start
         return EXIT_PARENT_DIED
     message: dict[str, Any] = json.loads(text)
     sys.stdin.close()
@@ -39,7 +39,7 @@ def main() -> int:
     sys.path[:] = message["sys_path"]  # modules are found in the order of the parent
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # sent to the whole group: the parent decides
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent had blocked them until now
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # blocked by the parent until now
     _tie_to_parent(message["lifeline"], message["parent"], message["removes"])
 
     from setproctitle import setproctitle
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def _tie_to_parent(lifeline: int, parent: int, removes: str) -> None:
-    """End when the parent does: by the kernel's signal where it is exact, and by the lifeline in any case."""
+    """End when the parent ends: by the kernel's signal where it is exact, and by the lifeline in any case."""
     if parent and sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -12,8 +12,8 @@ from tenonry.gpus import VARIABLE, visible_devices
 def device_environment(config: EngineConfig, local_rank: int) -> dict[str, str]:
     """The variables for the engine of `local_rank` on this node: GPUs [rank × ranks per engine, … + ranks per engine).
 
-    Empty where there is nothing to distribute: one engine, which takes the first GPUs, a CPU, no GPU. Raises
-    LaunchError when there are too few.
+    Empty if there is nothing to distribute: one engine, which uses the first GPUs, a CPU, or no GPU. Raises LaunchError
+    when there are too few.
     """
     if config.device == "cpu" or (config.data_parallel_size == 1 and local_rank == 0):
         return {}
@@ -32,7 +32,7 @@ def device_environment(config: EngineConfig, local_rank: int) -> dict[str, str]:
 
 
 def num_places(config: EngineConfig) -> int:
-    """For how many engines this node has GPUs; 1 where there is nothing to distribute."""
+    """Number of engines with GPUs on this node; 1 if there is nothing to distribute."""
     if config.device == "cpu":
         return 1
     return max(1, len(visible_devices()) // config.world_size)

@@ -1,7 +1,6 @@
 """The engines of one instance: launched, connected by a handshake, watched, added and removed. Front end or supervisor.
 
-Each start has a run directory of its own for its sockets, which is removed once all are connected, so that a crash
-leaves no file behind.
+Each start has its own run directory for sockets, removed once all are connected, so that a crash leaves no file.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from tenonry.transport.sockets import Context, Socket, endpoint, make_socket, tc
 
 
 class EngineFleet:
-    """Starts engines and owns them. `on_death(engine index, death)` is called once for each that ends by itself,
-    from any thread.
+    """Starts engines and owns them. `on_death(engine index, death)` is called once for each that ends by itself, from
+    any thread.
 
-    `engines`: ready ones, of `size`; `dead`: those that ended by themselves, and why. `coordinated`: run a coordinator
-    also for independent engines, as several front ends need one. `companion`: what runs beside the engines. `epochs`:
-    numbers of starts, which fleets with engines of the same front ends share. `places`: of the GPUs of this node, by
-    engine. `lock`: held while an engine gets or loses its index. Raises ConfigError.
+    `engines`: ready ones, of `size`; `dead`: those that ended by themselves, with the cause. `coordinated`: run a
+    coordinator also for independent engines, as several front ends need one. `companion`: owner of auxiliary processes.
+    `epochs`: numbers of starts, shared by fleets with engines of the same front ends. `places`: GPU set of each engine
+    on this node. `lock`: held while an engine receives or loses its index. Raises ConfigError.
     """
 
     def __init__(
@@ -64,11 +63,11 @@ class EngineFleet:
         self.size = config.data_parallel_size
         self.engines: dict[int, EngineFacts] = {}
         self.dead: dict[int, Death] = {}
-        self._indexes: dict[str, int] = {}  # by name of the process
+        self._indexes: dict[str, int] = {}  # by process name
         self.places: dict[int, int] = {}
         self.epochs = epochs
         self._closing = False
-        self.is_cancelled = False  # the start that is under way ends soon, and raises LaunchError
+        self.is_cancelled = False  # the current start ends soon, with LaunchError
         self.lock = threading.RLock()
         self._starting = threading.Lock()  # held while engines are started
         self.launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
@@ -98,13 +97,13 @@ class EngineFleet:
         return CoordinatorFacts(self._coordination, endpoints) if endpoints else None
 
     def change(self, config: EngineConfig, plan: PluginPlan) -> None:
-        """Engines that are started from now on get these."""
+        """Set the configuration and plan of engines started from now on."""
         self.config = config
         self._plan = plan
 
     # ------------------------------------------------------------------ start
     def run_directory(self) -> RunDirectory:
-        """A folder for sockets; close it once all are connected. Raises LaunchError after `shutdown`."""
+        """Return a folder for sockets; close it once all are connected. Raises LaunchError after `shutdown`."""
         self._check_open()
         return RunDirectory()
 
@@ -117,12 +116,12 @@ class EngineFleet:
         return directory.address() if self.is_local else tcp_address(self._host, port)
 
     def prepare(self) -> None:
-        """Let the launcher begin what does not depend on the engine, if this node is to start any."""
+        """Start the launcher's preparation that is independent of the engine, if this node starts any."""
         if self.config.data_parallel_size_local != 0:
             self.launcher.prepare(self._spec(0, place=0, handshake_address=""))
 
     def start(self, indexes: Sequence[int], addresses: ClientAddresses) -> list[EngineFacts]:
-        """Start engines, which connect to `addresses`, and return when they are ready.
+        """Start engines, which connect to `addresses`; returns when they are ready.
 
         Raises LaunchError or ConfigError.
         """
@@ -167,7 +166,7 @@ class EngineFleet:
         return facts
 
     def _ended(self, indexes: Sequence[int]) -> dict[str, int]:
-        """Processes that a start waits for and that ended. LaunchError for others, and after `shutdown`."""
+        """Ended processes among those that a start awaits. Raises LaunchError for others, and after `shutdown`."""
         self._check_open()
         self.companion.check(indexes)
         names = {engine_name(index) for index in indexes}
@@ -185,8 +184,8 @@ class EngineFleet:
         )
 
     def place(self, index: int) -> int:
-        """An engine has the GPUs of its number, unless one that stood by took them along to another number. One that
-        stands by shares some where there are no others.
+        """GPU set of an engine: that of its number, unless a former standby brought its own to another number. A
+        standby shares one if there are no others.
         """
         used = Counter(self.places.values())
         place = 0 if self.config.data_parallel_rank is not None else index
@@ -197,41 +196,42 @@ class EngineFleet:
 
     # ------------------------------------------------------------------ ends
     def finished(self) -> dict[str, int]:
-        """Engines of this node that ended: name → exit code (negative: the signal)."""
+        """Ended engines of this node: name → exit code (negative: the signal)."""
         return self.launcher.finished()
 
     def look_for_ends(self) -> None:
-        """Report engines of this node that ended before they counted as running ones of their names."""
+        """Report engines of this node that ended before they were registered under their names."""
         for name, code in self.finished().items():
             self._on_exit(name, 0, code)
 
     def pids(self) -> dict[str, int]:
-        """Processes that run: name → process id."""
+        """Running processes: name → process id."""
         return self.launcher.pids() | self.companion.pids()
 
     def _on_exit(self, name: str, pid: int, code: int) -> None:
-        """A process has ended. Called in a watcher's thread."""
-        if name in self._indexes:  # else another process took its place
+        """Handle the end of a process. Called in a watcher's thread."""
+        if name in self._indexes:  # otherwise another process has its name
             reason = f"{name} (pid {pid}) ended with {describe_exit(code)}"
             has_stepped = self.launcher.has_stepped(name)
             self.lost(self._indexes[name], Death(reason, has_stepped, exit_code=code))
 
     def lost(self, index: int, death: Death) -> None:
-        """An engine is dead; the first death counts. From any thread. Engines that step together end together.
+        """Record the death of an engine; the first one counts. From any thread. Engines that step together end
+        together.
 
-        A death with an epoch is that of the engine which has it.
+        A death with an epoch is that of the engine with this epoch.
         """
         if self._take(index, death) and self.companion.rendezvous:
             self.lost_together(death)
 
     def lost_together(self, death: Death) -> None:
-        """All engines end, because they step together with what died."""
+        """End all engines, because they step together with the dead one."""
         for index in list(self.engines):
             reason = f"{death}, and engine {index} steps only together with it"
             self._take(index, Death(reason, lost_node=death.lost_node))
 
     def _take(self, index: int, death: Death) -> bool:
-        """False for an engine that is not ready: a start looks for its end itself."""
+        """Remove a dead engine. False for one that is not ready: a start detects its end itself."""
         with self.lock:
             facts = self.engines.get(index)
             if self._closing or facts is None or death.epoch not in {0, facts.epoch}:
@@ -244,13 +244,13 @@ class EngineFleet:
         return True
 
     def check_running(self, indexes: Iterable[int]) -> None:
-        """Raises LaunchError for one that ended before it was used."""
+        """Raise LaunchError for an engine that ended before it was used."""
         for index in indexes:
             if reason := self.dead.get(index):
                 raise LaunchError(f"it ended before it was used: {reason}")
 
     def stop(self, indexes: Iterable[int], timeout: float = STOP_TIMEOUT_S) -> None:
-        """Stop engines for good; `on_death` is not called for them."""
+        """Stop engines permanently; `on_death` is not called for them."""
         leaving = list(indexes)
         for index in leaving:
             self.engines.pop(index, None)
@@ -263,7 +263,7 @@ class EngineFleet:
         if self._closing:
             return
         self._closing = True
-        # A start that is under way sees `_closing`, stops what it started and closes its sockets.
+        # A concurrent start reads `_closing`, stops its processes and closes its sockets.
         if self._starting.acquire(timeout=timeout):
             self._starting.release()
         self.launcher.shutdown(timeout)
@@ -272,7 +272,7 @@ class EngineFleet:
 
 
 def _keys(config: EngineConfig, *, is_launched: bool) -> CurveKeys:
-    """Keys of the key file, which nodes share; else new ones, for a launcher that starts the engines of all nodes."""
+    """Keys of the key file shared by nodes; else new ones, for a launcher that starts the engines of all nodes."""
     if config.auth_key_file is not None:
         return read_keys(config.auth_key_file)
     if not is_launched:

@@ -29,7 +29,7 @@ from tenonry.transport.sockets import IDENTITY_BYTES, Socket, engine_identity, e
 logger = logging.getLogger(__name__)
 POLL_MS = 100
 REPORT_EVERY_S = 10.0
-EXIT_GRACE_S = 1.0  # for the last message of a process that ended
+EXIT_GRACE_S = 1.0  # for the last message of an ended process
 COMPARE = "compare --data-parallel-size-local and --data-parallel-start-rank of all nodes"
 NEW, CONNECTED, READY = "new", "connected", "ready"
 
@@ -55,7 +55,7 @@ class Handshake:
         plan: PluginPlan,
         companion: FleetCompanion,
     ) -> None:
-        self._companion = companion  # takes what others than engines send meanwhile
+        self._companion = companion  # handles messages of other senders during the start
         self._engines = {engine_identity(engine.index): engine for engine in engines}
         self._socket = socket
         self._metadata = metadata
@@ -65,8 +65,8 @@ class Handshake:
         self._decoder = msgspec.msgpack.Decoder(EngineHandshakeMessage)
 
     def run(self, finished: Callable[[], Mapping[str, int]], timeout: float) -> list[EngineFacts]:
-        """Until all are READY; returns their facts. Raises when a message is out of order, `timeout` seconds pass, or
-        a process ended: `finished()` maps the names of those to their exit codes.
+        """Run until all are READY; returns their facts. Raises when a message is out of order, `timeout` seconds pass,
+        or a process ended: `finished()` maps the names of ended processes to exit codes.
         """
         deadline = time.monotonic() + timeout
         report = time.monotonic() + REPORT_EVERY_S
@@ -89,7 +89,7 @@ class Handshake:
     def _check_children(self, ended: Mapping[str, int], now: float) -> None:
         if ended:
             self._give_up = min(self._give_up, now + EXIT_GRACE_S)
-            # The last message of a process says more than its exit code.
+            # The last message of a process is more informative than its exit code.
             if now > self._give_up or not self._socket.poll(POLL_MS):
                 exits = ", ".join(f"{name}: {describe_exit(code)}" for name, code in ended.items())
                 raise LaunchError(
@@ -169,7 +169,7 @@ class Handshake:
 
 
 def check_alike(engines: Sequence[EngineFacts]) -> None:
-    """A request must fit every engine alike. Raises ConfigError that names two that differ."""
+    """Check that all engines accept the same requests. Raises ConfigError that names two different ones."""
     first = engines[0]
     for other in engines[1:]:
         for name in ("block_size", "max_model_len"):

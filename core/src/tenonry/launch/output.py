@@ -1,4 +1,4 @@
-"""Lines of a child's standard streams, whatever writes them, with a prefix. The parent's process, and the child's."""
+"""Prefixed lines of a child's standard streams, including output of native code. Parent's and child's process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 CHUNK_BYTES = 1 << 16
-# Standard output and error of this process as it was started. Those of its children go there, with their own prefix.
+# Standard output and error of this process at its start. Those of its children go there, with their own prefix.
 TARGETS = [1, 2]
 
 
 def redirect(pipes: Iterable[int]) -> None:
-    """Have standard output and error of this process be these pipes, which its parent reads."""
+    """Replace standard output and error of this process by these pipes, which its parent reads."""
     for place, (pipe, stream) in enumerate(zip(pipes, (sys.stdout, sys.stderr), strict=False)):
         number = place + 1
         TARGETS[place] = os.dup(number)
@@ -27,7 +27,7 @@ def redirect(pipes: Iterable[int]) -> None:
 
 
 def copy_lines(source: int, target: int, prefix: Callable[[], str]) -> threading.Thread:
-    """Copy until no process holds the other end of the pipe `source`; returns the thread that does it."""
+    """Copy until no process holds the other end of the pipe `source`; returns the copying thread."""
     copier = threading.Thread(target=_copy, args=(source, target, prefix), daemon=True)
     copier.start()
     return copier
@@ -36,15 +36,15 @@ def copy_lines(source: int, target: int, prefix: Callable[[], str]) -> threading
 def _copy(source: int, target: int, prefix: Callable[[], str]) -> None:
     with open(source, "rb", buffering=0) as pipe:
         for text in prefixed(iter(lambda: pipe.read(CHUNK_BYTES), b""), prefix):
-            with contextlib.suppress(OSError):  # nobody reads what this process writes
+            with contextlib.suppress(OSError):  # nobody reads the output of this process
                 left = text
                 while left:
                     left = left[os.write(target, left) :]
 
 
 def prefixed(pieces: Iterable[bytes], prefix: Callable[[], str]) -> Iterator[bytes]:
-    """Yield lines with a prefix, unless it stands in them already as in those of the log. Other processes write to the
-    same file, so that a line waits for its end, or for the last of the pieces.
+    """Yield lines with a prefix, unless they contain it already, as log lines do. Other processes write to the same
+    file, so a line is withheld until its end, or the last piece.
     """
     rest = b""
     is_start = True

@@ -17,14 +17,14 @@ ENGINE_ROLE = "tenonry.engine.proc:run_engine"
 
 
 def watch_options(config: EngineConfig) -> dict[str, Any]:
-    """When the parent of an engine's process takes it for one that hangs: options of `Supervisor.start`."""
+    """Options of `Supervisor.start` that detect a hanging engine process."""
     limit = config.step_timeout
-    limit += max(1.0, limit / 10)  # an executor that watches its ranks names the hung one first
+    limit += max(1.0, limit / 10)  # an executor that watches its ranks first names the hanging one
     return {"silence_s": limit, "silence_hint": " (--step-timeout)"}
 
 
 def prefix_of(child: Child) -> str:
-    """Prefix of each line that an engine writes, as in its log."""
+    """Prefix of each line written by an engine, as in its log."""
     return f"[{child.name}] "
 
 
@@ -39,7 +39,7 @@ class ProcessLauncher(Launcher):
         self._supervisor = Supervisor()
 
     def starter(self, engine: EngineSpec) -> ProcessStarter:
-        """Return what creates the process of `engine`, and of those that start together with it."""
+        """Return the starter of the process of `engine`, and of those started together with it."""
         return FRESH
 
     def start(self, engines: list[EngineSpec]) -> None:

@@ -1,4 +1,4 @@
-"""Start of child processes: their input, and a fresh interpreter that reads it. Public. The parent's process."""
+"""Start of child processes: their input, and a fresh interpreter for it. Public. The parent's process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Start:
 
 
 class Process(Protocol):
-    """A child process, as its parent sees it: the part of `subprocess.Popen` that every child has."""
+    """A child process from the view of its parent: the common part of `subprocess.Popen`."""
 
     @property
     def pid(self) -> int: ...
@@ -63,10 +63,10 @@ class ProcessStarter(Protocol):
 
 
 class FreshProcess(subprocess.Popen[bytes]):
-    """A child in an interpreter of its own."""
+    """A child in its own interpreter."""
 
     def begin(self) -> None:
-        """Do nothing: it runs since it was constructed."""
+        """Do nothing: the process runs since its construction."""
 
 
 class FreshInterpreter:

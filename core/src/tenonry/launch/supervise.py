@@ -1,12 +1,13 @@
 """Starts, watches and stops child processes. Public: launchers and executors build on it. The parent's process.
 
-No child outlives its parent: each holds the read end of a pipe whose write end only the parent has, and ends when
-that closes. Children are plain `python -P -m tenonry.launch.child`; what they run is text on standard input.
+No child outlives its parent: each holds the read end of a pipe whose write end only the parent has, and ends when that
+closes. Children are plain `python -P -m tenonry.launch.child`; what they run is text on standard input.
 
-A child that stays stopped by a signal, or stops sending its `Heartbeat`, is killed. Its own children are its concern.
+A child that stays stopped by a signal, or stops sending its `Heartbeat`, is killed. It is responsible for its own
+children.
 
-A child ignores the signals that reach a whole group of processes (a terminal's, systemd's): its parent received them
-as well and decides what they mean. The parent ends its children by STOP_SIGNAL.
+A child ignores signals sent to a whole process group (a terminal's, systemd's): its parent receives and handles them.
+The parent ends its children by STOP_SIGNAL.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ from tenonry.launch.spawn import FreshInterpreter, Process, ProcessStarter, Star
 logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
 STOP_SIGNAL = signal.SIGUSR1  # parent to child: finish and end; twice: end
-# numpy starts a thread per core when it is imported, for matrices that no child of ours multiplies with it.
+# numpy starts a thread per core at import, for matrix products that no child of ours computes with it.
 CHILD_DEFAULTS = {"OPENBLAS_NUM_THREADS": "1"}
 HEARTBEAT_S = 0.5
-STOPPED_S = 15.0  # a child that a signal has stopped for so long is killed
+STOPPED_S = 15.0  # stopped time after which a child is killed
 FRESH = FreshInterpreter()
-LAST_LINES_S = 0.2  # until what a child wrote before its end is copied, unless its own children hold its streams
+LAST_LINES_S = 0.2  # for the last output of a child, unless its own children hold its streams
 ExitCallback = Callable[[str, int, int], None]
 
 
 class Child:
-    """A child process. `exit_code` is None while it runs, negative for a signal. `stopping`: its end was requested.
-    `parent`: the process that may request it; a fork of that process may not. `has_begun`: its heartbeat said so.
+    """A child process. `exit_code`: None while it runs, negative for a signal. `stopping`: its end was requested.
+    `parent`: the process that may stop it, excluding forks of it. `has_begun`: reported by its heartbeat.
     """
 
     def __init__(self, name: str, process: Process, lifeline: int) -> None:
@@ -69,12 +70,12 @@ class Child:
         return self.process.poll()
 
     def finish_output(self) -> None:
-        """Wait until what a child that ended has written is copied."""
+        """Wait until the output of an ended child is copied."""
         for copier in self.copiers:
             copier.join(LAST_LINES_S)
 
     def release(self) -> None:
-        """Close the lifeline: a child that still runs ends by itself."""
+        """Close the lifeline: a running child ends by itself."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
         self._lifeline = -1
@@ -95,10 +96,9 @@ def start_child(  # noqa: PLR0913 - one argument per property of a child
 ) -> Child:
     """Start `role` ("module:function") in a child; it is called with `payload`. Raises LaunchError.
 
-    `removes` is a folder that the child removes if its parent ends first. `has_lifeline`: whether a thread of it waits
+    `removes` is a folder that the child removes if its parent ends first. `has_lifeline`: a thread of the child waits
     for that end. The child inherits `pass_fds`, `owned_fds` and `outputs`, pipes that become its standard output and
-    error; the latter two are closed here. A child of a `starter` that
-    defers its start begins when it is watched.
+    error; the latter two are closed here. A child of a `starter` that defers its start begins when it is watched.
     """
     read_end, write_end = os.pipe()
     owned = (read_end, *owned_fds, *outputs)
@@ -140,7 +140,7 @@ def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) ->
     alive = [child for child in children if child.exit_code is None]
     trees = [_tree(child.pid) for child in alive]
     for child in alive:
-        child.process.send_signal(STOP_SIGNAL)  # does nothing to a process that has ended
+        child.process.send_signal(STOP_SIGNAL)  # no effect on an ended process
     deadline = time.monotonic() + timeout
     for child in alive:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -159,12 +159,12 @@ def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) ->
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL to a process and all its descendants; those that have ended are ignored."""
+    """Kill a process and all its descendants; ended ones are ignored."""
     _kill(_tree(pid))
 
 
 def _tree(pid: int) -> list[psutil.Process]:
-    """Return a process and then its descendants, so that it never sees one of them end first; empty if it has ended."""
+    """Return a process followed by its descendants, so that it never sees one of them end first; [] if it ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -196,12 +196,12 @@ class Supervisor:
         prefix: Callable[[Child], str] | None = None,
         **options: Any,
     ) -> Child:
-        """As `start_child`; the child is watched from now on, and killed if it stays stopped by a signal, or is silent
-        for `silence_s` seconds.
+        """As `start_child`; the child is watched, and killed if it stays stopped by a signal or silent for `silence_s`
+        seconds.
 
-        It may send `Heartbeat(int(payload["heartbeat"]))`; its silence counts from the first one on. In the log
-        `silence_hint` follows the limit, such as the setting that it comes from. With `prefix`, each line that the
-        child writes gets `prefix(child)`.
+        It may send `Heartbeat(int(payload["heartbeat"]))`; silence counts from the first one on. In the log
+        `silence_hint` follows the limit, for example the name of its setting. With `prefix`, each output line of the
+        child starts with `prefix(child)`.
         """
         heartbeats, heartbeat = os.pipe()
         payload = {**payload, "heartbeat": str(heartbeat)}
@@ -231,13 +231,13 @@ class Supervisor:
         self._callbacks.append(callback)
 
     def finished(self) -> dict[str, int]:
-        """Exit codes of children that ended."""
+        """Exit codes of ended children."""
         return {
             child.name: child.exit_code for child in self._children if child.exit_code is not None
         }
 
     def pids(self) -> dict[str, int]:
-        """Process ids of children that run."""
+        """Process ids of running children."""
         return {
             child.name: child.pid
             for child in self._children
@@ -245,11 +245,11 @@ class Supervisor:
         }
 
     def has_begun(self, name: str) -> bool:
-        """False for a child that ended before its heartbeat said that it begins its work."""
+        """False for a child that ended before its heartbeat reported the begin of its work."""
         return all(child.has_begun for child in self._children if child.name == name)
 
     def rename(self, name: str, new: str) -> None:
-        """A child has another name from now on; an unknown one is ignored."""
+        """Rename a child; an unknown one is ignored."""
         for child in self._children:
             if child.name == name:
                 child.name = new
@@ -284,10 +284,10 @@ def _watch(
 
 
 def _fault(child: Child, pipe: io.FileIO, limit_s: float, hint: str) -> str:
-    """Reason to kill a child, once there is one; empty when it ends. Before its first heartbeat, and while it is
-    paused, only the seconds of a stop count.
+    """Wait for a reason to kill a child and return it; "" when the child ends. Before its first heartbeat, and while it
+    is paused, only stopped seconds count.
 
-    Counted in seconds in which this process ran: a machine that stops both does not make the child late.
+    Only seconds in which this process ran count: a stopped machine does not make the child late.
     """
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
@@ -319,7 +319,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 class Heartbeat:
-    """A child's heartbeat, for the parent that counts the seconds of its silence; without `fd` it goes nowhere."""
+    """A child's heartbeat to the parent, which counts the seconds of silence; without `fd` nothing is sent."""
 
     ALIVE = b"+"
     PAUSED = b"-"
@@ -331,20 +331,20 @@ class Heartbeat:
         self._has_begun = False
 
     def send(self) -> None:
-        """The child is alive. Costs little more than reading the clock, so a loop can call it in every turn."""
+        """Send a sign of life. Costs little more than reading the clock, so a loop can call it in every iteration."""
         now = time.monotonic()
         if now >= self._due:
             self._due = now + HEARTBEAT_S
             self._write(self.ALIVE)
 
     def begin(self) -> None:
-        """The child begins its work, which may be what ends it. A loop can call it in every turn."""
+        """Report the begin of the child's work, a possible cause of its end. A loop can call it in every iteration."""
         if not self._has_begun:
             self._has_begun = True
             self._write(self.BEGUN)
 
     def pause(self) -> None:
-        """The child may be silent until it calls `send` again."""
+        """Permit silence until the next `send`."""
         self._due = 0.0
         self._write(self.PAUSED)
 
@@ -355,7 +355,7 @@ class Heartbeat:
 
 
 def describe_exit(code: int) -> str:
-    """An exit code in words: "exit code 1", "signal SIGKILL"."""
+    """Describe an exit code: "exit code 1", "signal SIGKILL"."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -1,4 +1,4 @@
-"""Plugins: the hooks, the kinds, what is installed, and the one resolver that turns names into classes."""
+"""Plugins: hooks, kinds, discovery, and the resolver from names to classes."""
 
 from __future__ import annotations
 

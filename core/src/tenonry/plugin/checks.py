@@ -1,4 +1,4 @@
-"""Checks of a plugin class before anything starts: of its interface, complete, callable, and spelt right.
+"""Checks of a plugin class before anything starts: interface, completeness, signatures, spelling.
 
 Run by the resolver in the front end, by `tenonry plugins show`, and by the conformance suites.
 """
@@ -21,15 +21,15 @@ from tenonry.point import Point
 
 
 def supported_versions(interface: Any) -> range:
-    """The interface versions that this kernel can drive: its own and the one before."""
+    """Interface versions supported by this kernel: the current and the previous one."""
     current: int = interface.interface_version
     return range(max(1, current - 1), current + 1)
 
 
 def check_plugin(found: Any, record: PluginRecord, point: Point) -> None:
-    """Raises PluginIncompatible, with the plugin, its file and line, unless `found` is what the point asks for.
+    """Raise PluginIncompatible, with the plugin, its file and line, unless `found` fits the point.
 
-    A point without a base class leaves it to its owner, but for the options.
+    Without a base class the check is left to the point's owner, except the options.
     """
     base: Any = point.load_base()
     problem = _wrong_options(found)
@@ -41,7 +41,7 @@ def check_plugin(found: Any, record: PluginRecord, point: Point) -> None:
 
 
 def wrong_class(found: Any, base: Any, point: Point) -> str:
-    """Return the reason why it is no implementation of the interface, or nothing."""
+    """Return the reason why `found` does not implement the interface, or ""."""
     if not (inspect.isclass(found) and issubclass(found, base)):
         return f"is not a subclass of {base.__module__}.{base.__qualname__}; it stands at {_where(found)}"
     missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
@@ -57,7 +57,7 @@ def wrong_class(found: Any, base: Any, point: Point) -> str:
 
 
 def load_options(record: PluginRecord, found: Any) -> BaseModel:
-    """The user's options, validated by the plugin's `Options`. Raises PluginError naming each bad key."""
+    """Return the user's options, validated by the plugin's `Options`. Raises PluginError naming each bad key."""
     model: type[BaseModel] = getattr(found, "Options", NoOptions)
     known = model.model_fields
     try:
@@ -70,7 +70,7 @@ def load_options(record: PluginRecord, found: Any) -> BaseModel:
 
 
 def _where(thing: Any) -> str:
-    """The file and line of a class or function."""
+    """File and line of a class or function."""
     with contextlib.suppress(OSError, TypeError):
         return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
     return "unknown file"
@@ -89,7 +89,7 @@ def _wrong_options(found: Any) -> str:
 
 @lru_cache
 def _misspelt(found: type, base: type) -> str:
-    """A public member that its class never uses, a letter or two from one that could be overridden."""
+    """An unused public member one or two letters away from an overridable one, or ""."""
     used: set[str] = set()
     for place, owner in enumerate(found.__mro__):
         if owner is base:
@@ -111,7 +111,7 @@ def _misspelt(found: type, base: type) -> str:
 
 @lru_cache
 def _wrong_signature(found: type, base: type) -> str:
-    """A method that cannot take what the interface, or an abstract method above it, says that it is given."""
+    """A method whose signature does not accept the arguments of the interface, or of an abstract method above it."""
     for owner in reversed(found.__mro__[:-1]):  # without object
         for name, member in vars(owner).items():
             is_public = name == "__init__" or not name.startswith("_")
@@ -130,7 +130,7 @@ def _wrong_signature(found: type, base: type) -> str:
 
 
 def _takes(function: Any, declared: Any) -> bool:
-    """Return True if it can be called with all that is declared, and with the least."""
+    """Return True if it can be called with all declared arguments, and with the required ones alone."""
     parameters = inspect.signature(declared).parameters.values()
     required = [each for each in parameters if each.default is each.empty]
     own = inspect.signature(function, follow_wrapped=False)

@@ -1,4 +1,4 @@
-"""Installed plugins, read from metadata alone; nothing is imported here. Any process that starts engines."""
+"""Installed plugins, read from metadata without imports. Any process that starts engines."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 
 def _cached(function: Function) -> Function:
-    """Call again only after a distribution came or went, which changes the time of a folder of `sys.path`, or after
-    others are excluded.
+    """Cache until a distribution is added or removed, which changes the time of a folder of `sys.path`, or the
+    exclusions change.
     """
     remembered = functools.lru_cache(256)(lambda _, *arguments: function(*arguments))
 
@@ -43,7 +43,7 @@ def _cached(function: Function) -> Function:
     def call(*arguments: Any) -> Any:
         times = []
         for folder in sys.path:
-            with contextlib.suppress(OSError):  # it does not exist, or may not be read
+            with contextlib.suppress(OSError):  # missing or unreadable
                 times.append((folder, os.stat(folder).st_mtime_ns))  # noqa: PTH116 - quicker, and asked for often
         return remembered((*excluded(), *times), *arguments)
 
@@ -51,13 +51,15 @@ def _cached(function: Function) -> Function:
 
 
 def excluded() -> list[str]:
-    """Distributions without effect in this process and its children, by the variable `EXCLUDED`: none is imported."""
+    """Distributions without effect in this process and its children, by the variable `EXCLUDED`; none is imported."""
     return os.environ.get(EXCLUDED, "").split(",")
 
 
 @_cached
 def _entry_points() -> Any:
-    """The entry points of all groups. A file of every distribution is read, and a start needs them dozens of times."""
+    """The entry points of all groups. Reading them opens a file per distribution, and a start needs them dozens of
+    times.
+    """
     return importlib.metadata.entry_points()
 
 
@@ -70,13 +72,13 @@ class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not gener
         return _entry_points().select(group=self.namespace)
 
 
-# The metadata of a distribution, whose file each access would parse again.
+# Metadata of a distribution; each access would parse its file again.
 _metadata = functools.lru_cache(256)(operator.attrgetter("metadata"))
 
 
 @_cached
 def installed(point: Point) -> tuple[PluginRecord, ...]:
-    """All entry points of a point, by name; nothing is imported."""
+    """All entry points of a point, by name, without imports."""
     found = set()
     for entry in _Extensions(point.group, []).list_entry_points():
         metadata = _metadata(entry.dist)
@@ -88,7 +90,7 @@ def installed(point: Point) -> tuple[PluginRecord, ...]:
 
 
 def find_entry_point(point: Point, name: str) -> PluginRecord | None:
-    """The plugin with this name, or None. Two distributions that fit and claim it are an error naming both."""
+    """Return the plugin of this name, or None. Raises an error naming two suitable distributions with the name."""
     matches = [entry for entry in installed(point) if entry.name == name]
     if len(matches) > 1:
         matches = [entry for entry in matches if _fits(entry)] or matches
@@ -113,7 +115,7 @@ def _fits(entry: PluginRecord) -> bool:
 
 
 def not_found(point: Point, name: str) -> PluginNotFound:
-    """The error for an unknown name: what is installed, the nearest spelling, and what to install."""
+    """Error for an unknown name: installed plugins, the nearest spelling, and the distribution to install."""
     entries = installed(point)
     listing = [f"{entry.name} ({entry.distribution} {entry.version})" for entry in entries]
     text = (
@@ -136,7 +138,7 @@ def not_found(point: Point, name: str) -> PluginNotFound:
 
 
 def misspelt_groups(points: Iterable[Point]) -> dict[str, str]:
-    """Misspelt entry-point groups: group → the group of one of `points` that was probably meant."""
+    """Misspelt entry-point groups: group → probable group of one of `points`."""
     known = {point.group for point in points}
     return {
         group: nearest
@@ -146,7 +148,7 @@ def misspelt_groups(points: Iterable[Point]) -> dict[str, str]:
 
 
 def distribution_of_module(module: str) -> tuple[str, str]:
-    """(name, version) of the distribution that provides a module, or ("", "") for loose files."""
+    """Return (name, version) of the distribution of a module, or ("", "") for loose files."""
     top = module.partition(".")[0]
     try:  # most distributions have the name of their module, with dashes
         dist = importlib.metadata.distribution(top)
@@ -156,13 +158,13 @@ def distribution_of_module(module: str) -> tuple[str, str]:
     return dist.name, dist.version
 
 
-# Module → distributions; read from every file list there is.
+# Module → distributions, from all file lists.
 _packages = _cached(importlib.metadata.packages_distributions)
 
 
 @_cached
 def check_requirements(distribution: str) -> None:
-    """Compare the distribution's declared need of the kernel with the running one, before anything is imported.
+    """Compare the distribution's requirement of the kernel with the running one, before any import.
 
     Every process imports the first copy on `sys.path`; more than one is reported.
     """
@@ -178,7 +180,7 @@ def check_requirements(distribution: str) -> None:
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
-            continue  # pip installed it; a spelling that only pip understands says nothing about the kernel
+            continue  # pip installed it; a spelling known only to pip is ignored
         is_kernel = canonicalize_name(requirement.name) == "tenonry"
         applies = requirement.marker is None or requirement.marker.evaluate()
         is_met = requirement.specifier.contains(__version__, prereleases=True)
@@ -190,7 +192,7 @@ def check_requirements(distribution: str) -> None:
 
 
 def check_tier(point: Point, record: PluginRecord, *, allow_experimental: bool) -> None:
-    """Raises PluginError for a third-party plugin on an alpha point without consent.
+    """Raise PluginError for a third-party plugin on an alpha point without consent.
 
     Consent is `allow_experimental`, or the variable `EXPERIMENTAL` where no configuration is read.
     """
@@ -204,7 +206,7 @@ def check_tier(point: Point, record: PluginRecord, *, allow_experimental: bool) 
 
 
 def file_record(kind: str, choice: PluginChoice, path: str, attribute: str) -> PluginRecord:
-    """The record of a class in a loose file. The same text is the same module, wherever it came from."""
+    """Return the record of a class in a loose file. Equal texts are one module, independent of their location."""
     try:
         source = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -38,8 +38,8 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 first_answer = hookspec(firstresult=True)
 
 # ------------------------------------------------------------------------------------------- choosing implementations
-# Called for each plugin that the configuration names without a colon, before anything is started; `module:Class` and
-# `path.py:Class` are not asked about.
+# Called for each plugin that the configuration names without a colon, before anything is started, except
+# `module:Class` and `path.py:Class`.
 
 
 @first_answer
@@ -201,11 +201,11 @@ def tenonry_get_call_set(name: str, config: EngineConfig) -> str | None:
 
 @first_answer
 def tenonry_resolve_model(config: EngineConfig) -> ModelInfo | None:
-    """Find the model and answer the facts about it, from small files only; no weights are read.
+    """Find the model and return its facts, from small files only; no weights are read.
 
-    Called once, in the front end, after the plugins were chosen and before anything is started. `config.model` is what
-    the user typed. Answer a ModelInfo, or None for a model that this implementation does not know; raise ModelError for
-    one that it knows and that cannot be used. When all answer None the start ends with ModelError.
+    Called once, in the front end, after the plugins were chosen and before anything is started. `config.model` is the
+    user's input. Return a ModelInfo, or None for an unknown model; raise ModelError for a known but unusable one. If
+    all return None the start ends with ModelError.
 
         @hookimpl
         def tenonry_resolve_model(config):
@@ -220,10 +220,10 @@ def tenonry_resolve_model(config: EngineConfig) -> ModelInfo | None:
 
 @hookspec
 def tenonry_configured(config: EngineConfig) -> None:
-    """The configuration is final and the plugins are chosen; nothing is started yet.
+    """React to the final configuration and plugins; nothing is started yet.
 
-    Called once, on every implementation. The answer is ignored; the configuration cannot be changed. Raise ConfigError
-    to refuse it.
+    Called once, on every implementation. The result is ignored; the configuration cannot be changed. Raise ConfigError
+    to reject it.
 
         @hookimpl
         def tenonry_configured(config):
@@ -234,10 +234,10 @@ def tenonry_configured(config: EngineConfig) -> None:
 
 @hookspec
 def tenonry_engine_ready(info: EngineInfo) -> None:
-    """Every engine has answered, and requests are accepted from now on.
+    """React to the start of all engines; requests are accepted from now on.
 
     Called once, on every implementation, in the process that started the engines. `info` names model, sizes and the
-    plugins in use. The answer is ignored; an exception ends the start and stops the engines.
+    plugins in use. The result is ignored; an exception ends the start and stops the engines.
 
         @hookimpl
         def tenonry_engine_ready(info):

@@ -9,8 +9,8 @@ from tenonry.point import Point
 
 @dataclass(frozen=True, kw_only=True)
 class Kind(Point):
-    """A point of the kernel. `base` is "module:Class"; `lives_in` says which processes build it. `needed_by`: settings
-    of which one must differ from its default, or no plugin of the kind is chosen.
+    """A point of the kernel. `base` is "module:Class"; `lives_in`: processes that build it. `needed_by`: settings of
+    which one must be non-default for a plugin of the kind to be chosen.
     """
 
     lives_in: str
@@ -107,7 +107,7 @@ KINDS: dict[str, Kind] = {
     )
 }
 
-# Those of `LLM`, whose engine runs in the caller's process.
+# Kinds of `LLM`, whose engine runs in the caller's process.
 IN_PROCESS = (
     "executor",
     "scheduler",
@@ -119,7 +119,7 @@ IN_PROCESS = (
 )
 
 HOOK_MODULES = Point("tenonry.plugins", kind="hook_module")
-# A context manager of the number of requests; it yields a function that takes how many have ended.
+# Context manager of the number of requests; it yields a function that receives the number of ended ones.
 PROGRESS_BARS = Point("tenonry.progress_bars", provider={"default": "tenonry-commands"})
 REQUEST_CHECKS = Point("tenonry.request_checks")
 STEP_OBSERVERS = Point(
@@ -128,7 +128,7 @@ STEP_OBSERVERS = Point(
     {"validator": "tenonry-scheduling"},
     tier="alpha",
 )
-EVERY_INSTALLED = (REQUEST_CHECKS, STEP_OBSERVERS)  # in use without being chosen
+EVERY_INSTALLED = (REQUEST_CHECKS, STEP_OBSERVERS)  # active without being chosen
 # PluginSettings of plugins, named KIND.NAME, in modules that import quickly.
 SETTINGS = Point(
     "tenonry.settings",
@@ -136,6 +136,6 @@ SETTINGS = Point(
     {"validate_scheduler": "tenonry-scheduling"},  # by setting
     kind="settings",
 )
-UNNAMED = (HOOK_MODULES, SETTINGS, *EVERY_INSTALLED)  # of which users name no class
-# Where owners name the points that they open, as "module:POINT".
+UNNAMED = (HOOK_MODULES, SETTINGS, *EVERY_INSTALLED)  # without class names in the configuration
+# Points opened by plugins, as "module:POINT".
 POINTS = Point("tenonry.points")

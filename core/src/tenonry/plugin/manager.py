@@ -1,7 +1,7 @@
 """Chooses plugins: one resolver for every kind, at start-up, in the process that starts the engines.
 
-`module:Class` and `path.py:Class` are taken as written, on alpha points, too. Any other name goes to the hook of its
-kind, whose last implementation is the kernel's own: the entry points of the kind's group.
+`module:Class` and `path.py:Class` are taken as written, on alpha points, too. Any other name is resolved by the hook of
+its kind, whose last implementation is the kernel's own: the entry points of the kind's group.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PluginManager:
             self._load_hook_modules(policy or PluginPolicy())
 
     def call(self, hook: str, **arguments: Any) -> Any:
-        """Call a hook. Errors of the kernel get the hook module's name; any other becomes a PluginFault."""
+        """Call a hook. Errors of the kernel receive the hook module's name; any other becomes a PluginFault."""
         try:
             return getattr(self.hook, hook)(**arguments)
         except BaseException as error:
@@ -101,7 +101,7 @@ class PluginManager:
         try:
             self._pluggy.register(module, name=name)
             self._pluggy.check_pending()
-            # Of several that are `trylast`, the one that was registered last is called last.
+            # Of several `trylast` implementations, the last registered one is called last.
             self._pluggy.unregister(OWN_ANSWERS)
             self._pluggy.register(OWN_ANSWERS, "tenonry")
         except (ValueError, pluggy.PluginValidationError) as error:
@@ -128,13 +128,13 @@ class PluginManager:
                 self.hook_modules.append(entry)
 
     def resolve(self, kind: str, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
-        """Find the plugin of one of the kernel's kinds and check it: requirements, class, options, configuration."""
+        """Find and check the plugin of a kernel kind: requirements, class, options, configuration."""
         record = self._find(KINDS[kind], choice, config)
         _check(record, config)
         return record
 
     def _find(self, kind: Kind, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
-        """For a plain name the answer of its hook."""
+        """Resolve a plain name with its hook."""
         if ":" in choice.name:
             return qualified_record(kind.kind, choice)
         record = self.call(kind.hook, name=choice.name, config=config)
@@ -143,12 +143,12 @@ class PluginManager:
         return _entry_record(kind, choice, record, config.allow_experimental_plugins)
 
     def _answered(self, kind: Kind, choice: PluginChoice, target: str) -> PluginRecord:
-        """The record of the "module:Class" that a hook module answered, under its installed name if it has one."""
+        """Return the record of the "module:Class" returned by a hook module, under its installed name if it has one."""
         names = [entry.name for entry in installed(kind) if entry.target == target]
         try:
             record = _target_record(kind.kind, choice, target)
             record = msgspec.structs.replace(record, name=names[0] if names else target)
-            settings_of(record)  # an answer that cannot be imported is found here
+            settings_of(record)  # a target that cannot be imported is found here
         except PluginError as error:
             others = getattr(self.hook, kind.hook).get_hookimpls()[1:]  # after the kernel's own
             modules = " or ".join(each.plugin_name for each in others)
@@ -158,7 +158,7 @@ class PluginManager:
         return record
 
     def choose(self, config: EngineConfig, *, launcher: bool = True) -> list[PluginRecord]:
-        """Find the plugins that the configuration names, and those in use unnamed; raises on the first that fails."""
+        """Find the configured plugins, and those active without being named; raises on the first failure."""
         entries = []
         consent = config.allow_experimental_plugins
         for name in KINDS if launcher else IN_PROCESS:
@@ -170,7 +170,7 @@ class PluginManager:
                 continue
             is_list = name in {"stat_logger", "call_set"}
             choices: Any = getattr(config, f"{name}s") if is_list else [getattr(config, name)]
-            if choices is None:  # those of others are asked for by name
+            if choices is None:  # others are resolved by name
                 choices = [each for each in installed(kind) if each.name in kind.provider]
             entries += [self._find(kind, choice, config) for choice in choices if choice]
         for point in EVERY_INSTALLED:
@@ -179,7 +179,7 @@ class PluginManager:
         return entries
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
-        """Choose the plugins, and check them and their settings; raises on the first that fails."""
+        """Choose the plugins, and check them and their settings; raises on the first failure."""
         entries = self.choose(config, launcher=launcher)
         for record in entries:
             _check(record, config)
@@ -197,7 +197,7 @@ class PluginManager:
         return plan
 
     def resolve_model(self, config: EngineConfig) -> ModelInfo:
-        """Ask the hooks for the model's facts. Raises ModelError when none knows the model."""
+        """Resolve the model's facts by the hooks. Raises ModelError for an unknown model."""
         info: ModelInfo | None = self.call("tenonry_resolve_model", config=config)
         if info is None:
             raise ModelError(
@@ -215,7 +215,9 @@ def _check(record: PluginRecord, config: EngineConfig) -> None:
 
 
 def settings_of(record: PluginRecord) -> type[PluginSettings]:
-    """The model of a plugin's settings. Imports the plugin where no entry point of its distribution names the model."""
+    """Return the settings model of a plugin. Imports the plugin unless an entry point of its distribution names the
+    model.
+    """
     entry = find_entry_point(SETTINGS, f"{record.kind}.{record.name}")
     if entry is None or entry.distribution != record.distribution:
         return getattr(load_class(record), "Settings", PluginSettings)
@@ -228,9 +230,9 @@ def settings_of(record: PluginRecord) -> type[PluginSettings]:
 def sections(
     records: Iterable[PluginRecord], config: Callable[[], EngineConfig]
 ) -> Iterator[tuple[PluginRecord, type[PluginSettings]]]:
-    """These plugins, and those that they use, each with its model of settings.
+    """Yield these plugins and those that they use, each with its settings model.
 
-    `config`: called once a model whose settings choose further plugins was taken.
+    `config`: called once a model whose settings choose further plugins was reached.
     """
     found = [*records]
     for record in found:  # it grows
@@ -244,14 +246,14 @@ def sections(
 
 
 def part_settings(records: Iterable[PluginRecord], config: EngineConfig) -> dict[str, FieldInfo]:
-    """As `merged`, of these plugins and of those they use."""
+    """As `merged`, for these plugins and those that they use."""
     return merged(sections(records, lambda: config))
 
 
 def merged(parts: Iterable[tuple[PluginRecord, type[PluginSettings]]]) -> dict[str, FieldInfo]:
-    """The settings of plugins, by name; several may declare one alike.
+    """Merge the settings of plugins by name; several may declare the same one alike.
 
-    Raises ConfigError naming both owners of a setting that two declare differently.
+    Raises ConfigError naming both owners of a setting declared differently.
     """
     owners = dict.fromkeys(EngineConfig.model_fields, "tenonry itself")
     found: dict[str, FieldInfo] = {}
@@ -269,7 +271,7 @@ def merged(parts: Iterable[tuple[PluginRecord, type[PluginSettings]]]) -> dict[s
 
 
 def _stray(name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a setting that no chosen plugin has."""
+    """Error for a setting without a chosen owner."""
     if owners := [*owners_of(lambda each, _: each == name)]:
         return ConfigError(
             f"setting '{name}' belongs to {' and '.join(map(PluginRecord.label, owners))}, not in use here; leave it "
@@ -283,10 +285,10 @@ def _stray(name: str, known: Iterable[str]) -> ConfigError:
 def owners_of(
     is_meant: Callable[[str, FieldInfo], bool], points: Any = KINDS
 ) -> Iterator[PluginRecord]:
-    """The installed plugins of some points by name, by default the kernel's kinds, that have such a setting."""
+    """Installed plugins of some points, by default the kernel's kinds, that have such a setting."""
     for point in points.values():
         for record in installed(point):
-            with contextlib.suppress(PluginError):  # it is reported where it is chosen
+            with contextlib.suppress(PluginError):  # reported where it is chosen
                 if any(itertools.starmap(is_meant, settings_of(record).model_fields.items())):
                     yield record
 
@@ -294,7 +296,7 @@ def owners_of(
 def check_capabilities(
     worker: PluginRecord, parts: dict[str, FieldInfo], config: EngineConfig
 ) -> None:
-    """Raises ConfigError for a setting, of the kernel or in `parts`, that the worker would ignore."""
+    """Raise ConfigError for a setting, of the kernel or in `parts`, that the worker would ignore."""
     for name, field in (EngineConfig.model_fields | parts).items():
         value = getattr(config, name, None)
         needed = fact(field, "capability")
@@ -311,7 +313,7 @@ def check_capabilities(
 
 
 def qualified_record(kind: str, choice: PluginChoice) -> PluginRecord:
-    """The record of `module:Class` or `path.py:Class`."""
+    """Return the record of `module:Class` or `path.py:Class`."""
     left, _, right = choice.name.rpartition(":")
     if left.endswith(".py"):
         return file_record(kind, choice, left, right)
@@ -324,7 +326,7 @@ def qualified_record(kind: str, choice: PluginChoice) -> PluginRecord:
 
 
 def _target_record(kind: str, choice: PluginChoice, target: str) -> PluginRecord:
-    """The record of an importable target; its distribution's requirements are checked before any import."""
+    """Return the record of an importable target; its distribution's requirements are checked before any import."""
     distribution, version = distribution_of_module(target.partition(":")[0])
     check_requirements(distribution)
     return PluginRecord(kind, choice.name, target, distribution, version, options=choice.options)
@@ -333,7 +335,9 @@ def _target_record(kind: str, choice: PluginChoice, target: str) -> PluginRecord
 def _entry_record(
     point: Point, choice: PluginChoice, found: PluginRecord | None, allow_experimental: bool
 ) -> PluginRecord:
-    """The record of an entry point, with the options of the choice. Raises PluginNotFound, and as `check_tier`."""
+    """Return the record of an entry point, with the options of the choice. Raises PluginNotFound and the errors of
+    `check_tier`.
+    """
     if found is None:
         raise not_found(point, choice.name)
     check_requirements(found.distribution)
@@ -346,7 +350,7 @@ def find_plugin(
 ) -> PluginRecord:
     """As `resolve_point`, without importing the plugin."""
     if isinstance(choice, str):
-        choice = PluginChoice.model_construct(name=choice)  # any text may be asked for
+        choice = PluginChoice.model_construct(name=choice)  # any text may be passed
     if ":" in choice.name:
         return qualified_record(point.kind, choice)
     found = find_entry_point(point, choice.name)
@@ -356,11 +360,11 @@ def find_plugin(
 def resolve_point(
     point: Point, choice: PluginChoice | str, *, allow_experimental: bool = False
 ) -> tuple[Any, PluginRecord]:
-    """The resolver for points that an owner opens: same names, checks and errors as for the kernel's kinds.
+    """Resolve a plugin of a point opened by its owner: same names, checks and errors as for the kernel's kinds.
 
     Called in the owner's process. `allow_experimental`: consent to third-party plugins of an alpha point, as
-    `allow_experimental_plugins` of the owner's configuration. Returns what the name stands for, imported and checked as
-    far as the point says, and where it came from. Raises PluginError.
+    `allow_experimental_plugins` of the owner's configuration. Returns the imported target, checked as declared by the
+    point, and its record. Raises PluginError.
     """
     record = find_plugin(point, choice, allow_experimental=allow_experimental)
     found = import_target(record)
@@ -370,7 +374,7 @@ def resolve_point(
 
 
 def build_plugin(record: PluginRecord, context: PluginContext) -> Any:
-    """An instance of the record's class; its options, validated, join the context. Raises PluginError."""
+    """Construct the record's class; its validated options are added to the context. Raises PluginError."""
     plugin = load_class(record)
     context.options = load_options(record, plugin)
     with blamed(record, "its constructor"):
@@ -378,7 +382,9 @@ def build_plugin(record: PluginRecord, context: PluginContext) -> Any:
 
 
 def build_coordination(config: EngineConfig, plan: PluginPlan) -> tuple[Coordination, PluginRecord]:
-    """The coordination and its record. The plan of a single engine names none: it is resolved here when others join."""
+    """Build the coordination; returns it with its record. The plan of a single engine names none: it is resolved here
+    when others join.
+    """
     record = plan.find("coordination") or PluginManager(config.plugins).resolve(
         "coordination", config.coordination, config
     )
@@ -387,7 +393,7 @@ def build_coordination(config: EngineConfig, plan: PluginPlan) -> tuple[Coordina
 
 @contextlib.contextmanager
 def blamed(record: PluginRecord, call: str) -> Iterator[None]:
-    """An exception in this block becomes a PluginFault that names the plugin; errors of the kernel and Ctrl-C pass."""
+    """Convert an exception of this block to a PluginFault naming the plugin; errors of the kernel and Ctrl-C pass."""
     try:
         yield
     except TenonryError:

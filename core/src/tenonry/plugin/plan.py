@@ -1,5 +1,5 @@
-"""The plugin plan: which class was chosen for each kind. Made once in the front end, sent as text to every process,
-which imports by name and never rediscovers.
+"""The plugin plan: the chosen class of each kind. Made once in the front end and sent as text to every process, which
+imports by name without discovery.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tenonry.info import PluginRecord
 from tenonry.plugin.checks import check_plugin
 from tenonry.plugin.kinds import EVERY_INSTALLED, KINDS, STEP_OBSERVERS
 
-LOOSE: list[str] = []  # files that were imported, whose folders were added to the path
+LOOSE: list[str] = []  # imported files, whose folders were added to the path
 
 
 class PluginPlan(msgspec.Struct, frozen=True):
     """All chosen plugins, request checks and step observers, and the hook modules that were active while choosing.
 
-    `secrets`: plugins' settings that no log may show.
+    `secrets`: plugin settings excluded from logs.
     """
 
     entries: tuple[PluginRecord, ...] = ()
@@ -53,7 +53,7 @@ class PluginPlan(msgspec.Struct, frozen=True):
         return msgspec.json.decode(text, type=PluginPlan)
 
     def records(self) -> tuple[PluginRecord, ...]:
-        """Every plugin in use, without what only the processes of a run may know: options can be secrets."""
+        """Every active plugin, without data for processes of the run alone: options can be secrets."""
         return (*(entry.public() for entry in self.entries), *self.hook_modules)
 
     def load_request_checks(self) -> tuple[Any, ...]:
@@ -65,17 +65,17 @@ class PluginPlan(msgspec.Struct, frozen=True):
         found: dict[str, list[str]] = {}
         for entry in self.entries:
             if entry.kind == STEP_OBSERVERS.kind:
-                continue  # each node's own: they change nothing
+                continue  # specific to each node, without effect on others
             if entry.kind not in KINDS or KINDS[entry.kind].lives_in != "front end":
                 found.setdefault(entry.kind, []).append(f"'{entry.name}' ({entry.target})")
         return {kind: ", ".join(names) for kind, names in found.items()}
 
     def versions(self) -> dict[str, str]:
-        """Distribution → version, as the process that made the plan found them."""
+        """Versions found by the process that made the plan: distribution → version."""
         return {entry.distribution: entry.version for entry in self.entries if entry.distribution}
 
     def versions_here(self) -> dict[str, str]:
-        """Distribution → version, as this process finds them ("missing" if it does not)."""
+        """Versions found by this process: distribution → version, "missing" without one."""
         found = {}
         for name in self.versions():
             try:
@@ -86,7 +86,7 @@ class PluginPlan(msgspec.Struct, frozen=True):
 
 
 class _TextLoader(importlib.abc.SourceLoader):
-    """Loads a module from text that travelled in the plan, so that tracebacks still show its lines."""
+    """Loads a module from text in the plan; tracebacks still show its lines."""
 
     def __init__(self, entry: PluginRecord) -> None:
         self._entry = entry
@@ -99,9 +99,9 @@ class _TextLoader(importlib.abc.SourceLoader):
 
 
 def _import_text(name: str, entry: PluginRecord) -> None:
-    """Import a loose file. It may import those beside it; modules that are installed come first.
+    """Import a loose file. It may import modules of its folder; installed modules have precedence.
 
-    Raises ImportError where it would get the file beside another one instead.
+    Raises ImportError if a module of the folder would be imported instead.
     """
     if name in sys.modules:
         return
@@ -150,7 +150,7 @@ def import_target(entry: PluginRecord) -> Any:
 
 
 def load_class(record: PluginRecord) -> Any:
-    """Import a plugin; one that the kernel calls is checked. Raises PluginError with the plugin and its origin."""
+    """Import a plugin and, for a kernel kind, check it. Raises PluginError with the plugin and its origin."""
     found = import_target(record)
     for point in (*KINDS.values(), *EVERY_INSTALLED):
         if point.kind == record.kind:

@@ -1,1 +1,1 @@
-"""Between processes: typed messages as frames, sockets, keys and the private folder of a run."""
+"""Communication between processes: typed messages as frames, sockets, keys and the run directory."""

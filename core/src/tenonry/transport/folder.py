@@ -11,7 +11,7 @@ import weakref
 
 from tenonry.errors import ConfigError
 
-MAX_SOCKET_PATH = 103  # what macOS can name; Linux has room for four more
+MAX_SOCKET_PATH = 103  # limit of macOS; Linux allows four more
 
 
 class RunDirectory:
@@ -28,7 +28,7 @@ class RunDirectory:
         self._numbers = itertools.count()
 
     def address(self, name: str = "") -> str:
-        """An ipc address in the folder; without a name, one that is not given twice."""
+        """Return an ipc address in the folder; without a name, a unique one."""
         path = os.path.join(self.path, name or str(next(self._numbers)))  # noqa: PTH118
         if len(path) > MAX_SOCKET_PATH:
             raise ConfigError(
@@ -38,10 +38,10 @@ class RunDirectory:
 
     def close(self) -> None:
         _remove(self.path, self._maker)
-        self._finalizer.detach()  # after the folder is gone, for the same reason
+        self._finalizer.detach()  # after the folder is removed, for the same reason
 
 
 def _remove(path: str, maker: int) -> None:
-    """Remove a folder, unless this process is a fork of its maker: the maker still uses it."""
+    """Remove a folder, unless this process is a fork of its maker, which still uses it."""
     if os.getpid() == maker:
         shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The CURVE keys of one run, which every TCP socket of it uses. Any process that talks to another node."""
+"""CURVE keys of one run, used by all its TCP sockets. Any process that connects to another node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenonry.errors import ConfigError
 
 
 class CurveKeys(NamedTuple):
-    """Keys of one run: every socket that binds is a server with `server_*`, every one that connects uses `client_*`."""
+    """Keys of one run: sockets that bind are servers with `server_*`, sockets that connect use `client_*`."""
 
     server_public: bytes
     server_secret: bytes
@@ -23,12 +23,12 @@ class CurveKeys(NamedTuple):
         return CurveKeys(*zmq.curve_keypair(), *zmq.curve_keypair())
 
     def encode(self) -> str:
-        """The keys as text, for a child of ours or a key file. A secret."""
+        """Return the keys as text, for a child process or a key file. A secret."""
         return " ".join(key.decode() for key in self)
 
     @staticmethod
     def decode(text: str) -> CurveKeys:
-        """The keys that `encode` wrote. Raises ConfigError for anything else."""
+        """Parse the result of `encode`. Raises ConfigError for anything else."""
         keys = text.split()
         if [len(key) for key in keys] != [40] * 4:
             raise ConfigError(
@@ -38,12 +38,12 @@ class CurveKeys(NamedTuple):
 
 
 def keys_of(text: str) -> CurveKeys | None:
-    """The keys of a run as `CurveKeys.encode` wrote them; None for no text, where all sockets are files of one node."""
+    """Return the keys of a run from `CurveKeys.encode`; None for no text, where all sockets are files of one node."""
     return CurveKeys.decode(text) if text else None
 
 
 def read_keys(path: str) -> CurveKeys:
-    """The keys of a key file. Raises ConfigError when it cannot be read, or when others can."""
+    """Read a key file. Raises ConfigError when it is unreadable, or readable by other users."""
     try:
         file = Path(path)
         if file.stat().st_mode & 0o077:

@@ -1,6 +1,6 @@
 """msgpack for typed structs, with numpy arrays: small ones inline, large ones as frames of their own (no copy).
 
-A message is a list of frames: the body, then one frame per large array. Any process that talks to another.
+A message is a list of frames: the body, then one frame per large array. Any process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Frame = bytes | memoryview
 INLINE_BYTES = 16_384
 MAX_FRAMES = 4096
 _NAMES = ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
-# The types that travel, by the text that names them: numpy itself would read any text, even as Python.
+# Types on the wire by name: numpy itself would parse any text, even as Python.
 _DTYPES = {np.dtype(name).str: np.dtype(name) for name in _NAMES}
 _TEXTS = {dtype: text for text, dtype in _DTYPES.items()}
 
@@ -33,7 +33,9 @@ class Encoder:
         self._frames: list[Frame] = []
 
     def encode(self, message: Any) -> list[Frame]:
-        """Frames of `message`: the body first. Large arrays are referenced, so they must not change until sent."""
+        """Return the frames of `message`: the body first. Large arrays are referenced, so they must not change until
+        sent.
+        """
         self._frames = [b""]
         self._frames[0] = self._encoder.encode(message)
         return self._frames
@@ -54,7 +56,7 @@ class Encoder:
         return _plain_numpy(value)
 
     def _refer_to(self, array: np.ndarray) -> int:
-        """The number of the frame that holds a large array."""
+        """Number of the frame of a large array."""
         self._frames.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return len(self._frames) - 1
 
@@ -67,7 +69,7 @@ class Decoder(Generic[T]):
         self._frames: Sequence[Any] = ()
 
     def decode(self, frames: Sequence[Any]) -> T:
-        """`frames` as they came: bytes, memoryviews or zmq frames. Raises WireError."""
+        """Decode `frames` as received: bytes, memoryviews or zmq frames. Raises WireError."""
         if not 1 <= len(frames) <= MAX_FRAMES:
             raise WireError(f"a message has {len(frames)} frames; 1 to {MAX_FRAMES} are possible")
         self._frames = frames
@@ -100,13 +102,13 @@ class Decoder(Generic[T]):
 
 @functools.cache
 def _declared_type(kind: Any) -> np.dtype[Any] | None:
-    """The element type of `NDArray[…]`; None for a plain `np.ndarray`, which may hold any of ours."""
+    """Element type of `NDArray[…]`; None for a plain `np.ndarray`, which accepts all supported types."""
     arguments = typing.get_args(kind)
     return np.dtype(typing.get_args(arguments[1])[0]) if arguments else None
 
 
 def _convert(array: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
-    """The same numbers as `wanted`. numpy would cut those that do not fit without an error."""
+    """Return the same numbers as `wanted`. numpy would truncate others without an error."""
     if np.can_cast(array.dtype, wanted, "same_kind"):
         converted = array.astype(wanted)
         if wanted.kind == "f" or np.array_equal(converted, array):
@@ -115,14 +117,14 @@ def _convert(array: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
 
 
 def to_plain(value: Any) -> Any:
-    """A value as plain lists, dicts, numbers, texts and bytes, for messages without a declared type."""
+    """Convert a value to plain lists, dicts, numbers, texts and bytes, for messages without a declared type."""
     return msgspec.to_builtins(
         value, builtin_types=(bytes, bytearray, memoryview), enc_hook=_plain_numpy
     )
 
 
 def _plain_numpy(value: Any) -> Any:
-    """A numpy array as lists, a numpy scalar as a number. Raises TypeError for anything else."""
+    """Convert a numpy array to lists, a numpy scalar to a number. Raises TypeError for anything else."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be sent to another process")

@@ -1,4 +1,4 @@
-"""Addresses and sockets between the processes of an instance. Any process that talks to another.
+"""Addresses and sockets between the processes of an instance. Any process.
 
 On one node sockets are files in a private folder of the run; across nodes they are TCP with CURVE and an explicit
 address. Ports are bound and read back, never probed.
@@ -30,12 +30,12 @@ READABLE = int(zmq.POLLIN)
 
 
 def tcp_address(host: str, port: int) -> str:
-    """An address across nodes; port 0 is any free one. Raises ConfigError for a host that means every interface."""
+    """Return an address across nodes; port 0 is any free one. Raises ConfigError for a wildcard host."""
     return f"{TCP}{_explicit(host)}:{port}"
 
 
 def _explicit(host: str) -> str:
-    """The host as it stands in an address; one that means every interface is refused (ConfigError)."""
+    """Return the host as written in an address. Raises ConfigError for a wildcard host."""
     bare = host.strip().strip("[]")
     everywhere = bare in {"", "*"}
     with contextlib.suppress(OSError):  # a name; but "0" and "0.0" are old spellings of 0.0.0.0
@@ -54,12 +54,12 @@ def engine_identity(engine_index: int) -> bytes:
 
 
 def engine_index_of(identity: bytes) -> int:
-    """The engine behind an identity."""
+    """Engine index of an identity."""
     return int.from_bytes(identity, "little")
 
 
 def port_identity(engine_index: int, epoch: int) -> bytes:
-    """The ZMQ identity of an engine's sockets to front ends: its index and the low bytes of its epoch, so that the next
+    """ZMQ identity of an engine's sockets to front ends: its index and the low bytes of its epoch, so that the next
     engine of this index can connect before it leaves.
     """
     return engine_identity(engine_index) + engine_identity(epoch % (1 << 8 * IDENTITY_BYTES))
@@ -76,11 +76,11 @@ def make_socket(
     curve: CurveKeys | None = None,
     keep: Literal["all", "connected", "latest"] = "all",
 ) -> Socket:
-    """A socket without high-water marks, bound or connected to `address`. Raises ConfigError for TCP without keys, or
-    bound to every interface.
+    """Create a socket without high-water marks, bound or connected to `address`. Raises ConfigError for TCP without
+    keys, or bound to every interface.
 
-    `keep`: "connected" keeps nothing for a peer that is not there, and sending raises zmq.Again instead; "latest" lets
-    a reader keep the last message only.
+    `keep`: "connected" keeps nothing for a missing peer, and sending raises zmq.Again instead; "latest" keeps only the
+    last message for the reader.
     """
     is_tcp = address.startswith(TCP)
     if is_tcp and curve is None:
@@ -130,7 +130,7 @@ def send_frames(socket: Socket, frames: Sequence[Any], *, copy: bool) -> None:
 
 
 def receive_frames(socket: Socket) -> list[bytes] | None:
-    """The next message, or None when none has arrived."""
+    """Return the next message, or None without one."""
     if not cast("int", socket.getsockopt(EVENTS)) & READABLE:
         return None
     frames = [socket.recv()]
@@ -140,12 +140,12 @@ def receive_frames(socket: Socket) -> list[bytes] | None:
 
 
 def endpoint(socket: Socket) -> str:
-    """The address that a socket is bound to, with the port that it got."""
+    """Address of a bound socket, with its assigned port."""
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
 def close_all(*sockets: Socket | None) -> None:
-    """Close the sockets that exist, in any state."""
+    """Close the existing sockets, in any state."""
     for socket in sockets:
         if socket is not None:
             socket.close()
