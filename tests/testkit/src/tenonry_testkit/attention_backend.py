@@ -5,7 +5,7 @@ from tenonry_testkit.attention_backend import AttentionBackendContract
 class TestMine(AttentionBackendContract):
     attention_backend = "my_package:MyBackend"
 
-Rows come, grow, leave and return; prompts go in chunks; blocks are scattered, and hold NaN where nothing was written.
+Rows enter, grow, leave and return; prompts are computed in chunks; blocks are scattered, with NaN in unwritten slots.
 Install `tenonry-testkit[torch]`.
 """
 
@@ -39,7 +39,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 class Rows:
-    """Rows of a backend, with a plain copy of the K/V that each has written."""
+    """Rows of a backend, with a plain copy of the K/V written by each."""
 
     def __init__(self, backend: AttentionBackend, block_size: int, seed: int = 0) -> None:
         self.random = np.random.default_rng(seed)
@@ -59,23 +59,25 @@ class Rows:
         self.blocks: dict[int, list[int]] = {}
 
     def enter(self, row: int) -> None:
-        """A row begins."""
+        """Add a row."""
         self.generation[row] += 1
         self.blocks[row] = []
         self.written[row] = [[] for _ in range(2 * LAYERS)]
 
     def leave(self, row: int) -> None:
-        """A row ends, and its blocks go to others."""
+        """Remove a row; other rows reuse its blocks."""
         self.free += self.blocks.pop(row)
         del self.written[row]
         self.backend.release(np.array([row], np.int32))
 
     def length(self, row: int) -> int:
-        """Tokens that a row has."""
+        """Number of tokens of a row."""
         return sum(map(len, self.written[row][0]))
 
     def run(self, counts: dict[int, int], *, pruned: bool = False) -> None:
-        """One step of `counts` tokens per row; `pruned`: the last layer has a query for the last token of each only."""
+        """Run one step of `counts` tokens per row; `pruned`: the last layer has a query for the last token of each row
+        only.
+        """
         rows = np.array(list(counts), np.int32)
         num = np.array(list(counts.values()), np.int32)
         start = np.array([self.length(row) for row in counts], np.int32)
@@ -142,7 +144,7 @@ class Rows:
 def attention(
     spec: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, at: torch.Tensor
 ) -> torch.Tensor:
-    """Queries at the positions `at` with all keys of their row: [Q, H, D], [L, K, D], [L, K, V] → [Q, H, V]."""
+    """Attend from the positions `at` to all keys of their row: [Q, H, D], [L, K, D], [L, K, V] → [Q, H, V]."""
     places = torch.arange(len(key))
     seen = places <= at[:, None]
     if spec.window:
@@ -158,7 +160,7 @@ def attention(
 
 
 class AttentionBackendContract:
-    """Subclass in a test module and name the `attention_backend`. Layers that it refuses are skipped, all but plain
+    """Subclass in a test module and name the `attention_backend`. Layers that it rejects are skipped, except plain
     ones.
     """
 
@@ -166,7 +168,7 @@ class AttentionBackendContract:
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def build(self, shape: str = "plain") -> AttentionBackend | None:
-        """A fresh backend of two layers; None if it refuses them."""
+        """Build a fresh backend of two layers; None if it rejects them."""
         target: Any = self.attention_backend
         cls, _, _ = resolve_target(ATTENTION_BACKENDS, target)
         sizes = {"key_size": 8, "value_size": 8} | SHAPES[shape]
@@ -180,7 +182,7 @@ class AttentionBackendContract:
         return made
 
     def rows(self, shape: str, seed: int = 0) -> Rows:
-        """Rows of a fresh backend; skips shapes that it refuses."""
+        """Rows of a fresh backend; skips rejected shapes."""
         made = self.build(shape)
         if made is None:
             pytest.skip(f"it refuses layers of the shape '{shape}'")
@@ -189,14 +191,14 @@ class AttentionBackendContract:
 
     # ------------------------------------------------------------------ the contract
     def test_it_has_a_name_and_a_version(self) -> None:
-        """It resolves, and declares both; what it refuses, it refuses with a reason."""
+        """It resolves, declares both, and rejects layers with a reason."""
         made = self.build()
         assert isinstance(made, AttentionBackend)
         assert made.name
         assert made.interface_version == 1
 
     def test_every_layer_has_a_cache(self) -> None:
-        """`allocate` answers one entry per layer, by its name, and layers share no memory."""
+        """`allocate` returns one entry per layer by name, and layers share no memory."""
         made = self.build()
         assert made is not None
         sizes = type(made).block_sizes()
@@ -209,7 +211,7 @@ class AttentionBackendContract:
 
     @pytest.mark.parametrize("shape", SHAPES)
     def test_a_prompt_attends_to_itself(self, shape: str) -> None:
-        """Each token to itself and those before it, as far as the layer sees."""
+        """Each token attends to itself and its predecessors, within the layer's window."""
         rows = self.rows(shape)
         for row, count in enumerate((1, 7, 30)):
             rows.enter(row)
@@ -217,7 +219,7 @@ class AttentionBackendContract:
 
     @pytest.mark.parametrize("shape", SHAPES)
     def test_a_prompt_may_come_in_chunks(self, shape: str) -> None:
-        """Later chunks see the K/V of earlier ones."""
+        """Later chunks attend to the K/V of earlier ones."""
         rows = self.rows(shape)
         rows.enter(0)
         for count in (5, 1, 16, 9):
@@ -225,7 +227,7 @@ class AttentionBackendContract:
 
     @pytest.mark.parametrize("shape", SHAPES)
     def test_rows_decode_together(self, shape: str) -> None:
-        """Tokens of several rows, each with the K/V of its own."""
+        """Tokens of several rows attend to the K/V of their own row."""
         rows = self.rows(shape)
         for row, count in enumerate((3, 17, 1)):
             rows.enter(row)
@@ -235,7 +237,7 @@ class AttentionBackendContract:
 
     @pytest.mark.parametrize("shape", SHAPES)
     def test_steps_mix_prompts_and_decoding(self, shape: str) -> None:
-        """In any order of rows, and rows may pause."""
+        """Rows come in any order and may pause."""
         rows = self.rows(shape)
         for row in range(4):
             rows.enter(row)
@@ -246,7 +248,7 @@ class AttentionBackendContract:
 
     @pytest.mark.parametrize("shape", SHAPES)
     def test_rows_are_used_again(self, shape: str) -> None:
-        """A row that left keeps nothing for the next one, whose blocks others have written."""
+        """A new row is unaffected by its predecessor, whose blocks other rows have overwritten."""
         rows = self.rows(shape)
         for turn in range(3):
             for row in range(3):

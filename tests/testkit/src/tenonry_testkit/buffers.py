@@ -1,4 +1,4 @@
-"""The conformance suite of step buffers of workers on torch: inputs arrive whole, and stay. Test process.
+"""The conformance suite of step buffers of workers on torch: inputs arrive complete and remain valid. Test process.
 
 from tenonry_testkit.buffers import StepBuffersContract
 
@@ -26,7 +26,7 @@ SHAPES = ((0,), (1,), (5,), (2, 3), (0, 4), (3, 1, 2))
 
 
 class StepBuffersContract:
-    """Subclass in a test module and name the `buffers`; `device` is the one that they are for."""
+    """Subclass in a test module and name the `buffers`; `device`: their device."""
 
     buffers: ClassVar[str | type[StepBuffers] | None] = None
     device: ClassVar[str] = "cpu"
@@ -40,7 +40,7 @@ class StepBuffersContract:
         return made
 
     def assert_same(self, tensor: torch.Tensor, array: NDArray[Any]) -> None:
-        """Type, shape, place and contents."""
+        """Compare type, shape, device and contents."""
         assert tensor.device.type == torch.device(self.device).type
         assert tuple(tensor.shape) == array.shape
         assert tensor.dtype == torch.from_numpy(np.zeros(1, array.dtype)).dtype
@@ -56,7 +56,7 @@ class StepBuffersContract:
 
     @pytest.mark.parametrize("shape", SHAPES)
     def test_arrays_arrive_as_they_are(self, shape: tuple[int, ...]) -> None:
-        """Of every type and shape, empty ones included."""
+        """All types and shapes, empty ones included."""
         made = self.build()
         for dtype in DTYPES:
             made.begin_step()
@@ -64,7 +64,7 @@ class StepBuffersContract:
             self.assert_same(made.put("x", array), array)
 
     def test_parts_of_arrays_arrive(self) -> None:
-        """Columns and every second value: memory that is not contiguous."""
+        """Columns and every second value: non-contiguous memory."""
         made = self.build()
         made.begin_step()
         array = np.arange(24, dtype=np.int32).reshape(4, 6)
@@ -82,7 +82,7 @@ class StepBuffersContract:
 
     @pytest.mark.parametrize("steps", [1, 2, 3])
     def test_a_step_in_flight_keeps_its_inputs(self, steps: int) -> None:
-        """Until as many further steps have begun as may be in flight."""
+        """Inputs are valid until the maximum number of further steps have begun."""
         made = self.build(steps)
         held: list[tuple[torch.Tensor, NDArray[Any]]] = []
         for number in range(4 * steps):
@@ -105,7 +105,7 @@ class StepBuffersContract:
             self.assert_same(made.put("x of int64", grid), grid)
 
     def test_arrays_are_left_as_they_were(self) -> None:
-        """Whoever gives an array keeps it, and may give it again; it may be read-only."""
+        """The caller keeps its arrays and may pass them again; they may be read-only."""
         made = self.build()
         array = np.arange(6, dtype=np.int32)
         made.begin_step()

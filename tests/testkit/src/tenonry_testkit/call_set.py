@@ -28,7 +28,7 @@ NEWCOMER = NUM_ENGINES
 
 
 class Engines:
-    """Engines in this process, answering as those of a front end do. `asked`: the indexes that any call reached."""
+    """Engines in this process, with the interface of a front end's. `asked`: indexes reached by any call."""
 
     def __init__(self, name: str, **config: Any) -> None:
         no_ports: Any = None  # no client is attached here
@@ -45,7 +45,7 @@ class Engines:
         return [self._ask(index, method, args, kwargs) for index in range(NUM_ENGINES)]
 
     async def change(self, method: str, *args: Any) -> list[Any]:
-        """No engine stands by here."""
+        """Call every engine except the newcomer; there is no standby here."""
         return await self.call(method, *args)
 
     async def call_engine(self, index: int, method: str, *args: Any) -> Any:
@@ -76,7 +76,7 @@ class CallSetContract:
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def build(self) -> tuple[CallSet, str]:
-        """The call set as the kernel builds it, and its name."""
+        """Build the call set like the kernel; returns it with its name."""
         cls, options, target = resolve_target("call_set", self.call_set, self.options)
         made: CallSet = cls(PluginContext(EngineConfig(model="fake"), options=options))
         return made, made.name or target
@@ -106,14 +106,14 @@ class CallSetContract:
 
     # ------------------------------------------------------------------ the contract
     def test_it_is_a_call_set_that_the_kernel_accepts(self) -> None:
-        """It resolves, can be built, and has a name that no dot divides."""
+        """It resolves, can be built, and has a name without a dot."""
         made, name = self.build()
         assert isinstance(made, CallSet)
         assert name
         assert "." not in name
 
     def test_engine_methods_are_annotated(self) -> None:
-        """Structs that travel as plain values become what an annotation names."""
+        """Plain values of structs are converted by annotations."""
         _, name = self.build()
         for method, bound in self.engines().engines[0].methods.items():
             if method.startswith(f"{name}."):
@@ -121,7 +121,7 @@ class CallSetContract:
                     assert parameter.annotation is not parameter.empty, f"{method}: {parameter}"
 
     def test_calls_are_coroutines_that_engines_answer(self) -> None:
-        """Every public method of the front-end half is a coroutine; arguments and results can be sent."""
+        """Every public method of the front-end half is a coroutine; arguments and results are serialisable."""
         half, _ = self.front_end(self.engines())
         assert isinstance(half, FrontEndHalf)
         for name, function in inspect.getmembers(type(half), inspect.isfunction):
@@ -130,13 +130,13 @@ class CallSetContract:
         self._run(self.play(half))
 
     def test_nothing_is_asked_until_somebody_calls(self) -> None:
-        """Halves are built before the engines can answer."""
+        """Halves are built before the engines respond."""
         engines = self.engines()
         self.front_end(engines)
         assert engines.asked == []
 
     def test_engines_that_join_are_brought_up_to_date(self) -> None:
-        """Before and after the calls; engines that serve notice nothing."""
+        """Before and after the calls; serving engines are unaffected."""
         engines = self.engines()
         half, _ = self.front_end(engines)
 
@@ -150,7 +150,7 @@ class CallSetContract:
         assert set(engines.asked) <= {NEWCOMER}
 
     def test_front_ends_differ_in_nothing_at_first(self) -> None:
-        """Divergence begins with a call: else no engine could ever be restarted."""
+        """Divergence begins with a call: otherwise no engine could ever be restarted."""
         _, divergence = self.front_end(self.engines())
         assert not divergence
 

@@ -36,18 +36,18 @@ class CommandContract:
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def build(self) -> Command:
-        """The command as `tenonry` builds it."""
+        """Build the command like `tenonry`."""
         target: Any = self.command
         found, _, _ = resolve_target(COMMANDS, target)
         made: Command = found()
         return made
 
     def parser(self) -> argparse.ArgumentParser:
-        """A parser with its arguments."""
+        """Return a parser with its arguments."""
         return self._parser_of(self.build())
 
     def run(self, *words: str) -> tuple[int, str]:
-        """Status and standard output of `tenonry VERB WORDS`."""
+        """Return status and standard output of `tenonry VERB WORDS`."""
         command = self.build()
         args = self._parser_of(command).parse_args(words)
         output = io.StringIO()
@@ -78,12 +78,12 @@ class CommandContract:
             assert parser.format_help()
 
     def test_every_argument_has_a_help_text(self) -> None:
-        """Users see flags before pages."""
+        """Users read flags before pages."""
         for action in _actions(self.parser()):
             assert action.help, f"{_name(action)} has no help text"
 
     def test_arguments_are_declared_anew_for_each_parser(self) -> None:
-        """Help and completion build parsers of their own, from one command or several."""
+        """Help and completion build their own parsers, from one command or several."""
         command = self.build()
         found = [_names(self._parser_of(each)) for each in (command, command, self.build())]
         assert found[0] == found[1] == found[2]
@@ -101,7 +101,7 @@ class CommandContract:
         assert not claimed, f"arguments are stored under reserved names: {sorted(claimed)}"
 
     def test_flags_are_spelt_as_those_of_tenonry(self) -> None:
-        """Long flags have dashes, not underscores; hidden flags, as those of other engines, are free."""
+        """Long flags have dashes, not underscores; hidden flags, compatible with other engines, are exempt."""
         for action in _actions(self.parser()):
             for flag in action.option_strings:
                 is_right = "_" not in flag or action.help == argparse.SUPPRESS

@@ -21,7 +21,7 @@ WORKER = PluginRecord(kind="worker", name="fake", target="tenonry_testkit.fakes:
 
 
 class FakeFleet:
-    """A fleet of nothing but numbers. `ends`: what its companion reported, as (engine, death), -1 for all together."""
+    """A fleet without processes. `ends`: reports of its companion as (engine, death), -1 for all together."""
 
     def __init__(self, config: EngineConfig, *, lockstep: bool) -> None:
         self.config = config
@@ -68,14 +68,14 @@ class CountingEngine:
         self.num_forward += 1
 
     def step(self) -> None:
-        """One step of the requests."""
+        """Run one step of the requests."""
         self.work -= 1
         self.num_passes += 1
         self.num_forward += 1
 
 
 class EngineGroup:
-    """Three engines and their companions, which follow the loop of an engine."""
+    """Three engines and their companions, driven by an engine loop."""
 
     def __init__(
         self, coordination: Coordination, config: EngineConfig, fleet: FleetCompanion
@@ -118,7 +118,7 @@ class EngineGroup:
         self._context.destroy(linger=0)
 
     def turn(self, index: int) -> bool:
-        """One turn of an engine's loop. False if it pauses."""
+        """Run one iteration of an engine's loop. False if it pauses."""
         engine, companion = self.engines[index], self.companions[index]
         companion.receive(True)
         if engine.has_work():
@@ -130,7 +130,7 @@ class EngineGroup:
         return True
 
     def run_until_paused(self, seconds: float) -> None:
-        """Let all engines step, each in a thread, until they pause after at least one forward pass."""
+        """Step all engines, each in a thread, until they pause after at least one forward pass."""
         before = [engine.num_forward for engine in self.engines]
         threads = [
             threading.Thread(target=self._run, args=(index, before[index]))
@@ -149,7 +149,7 @@ class EngineGroup:
                 self.companions[index].socket.poll(10)  # ms
 
     def ends_alone(self, index: int, seconds: float) -> bool:
-        """Let one engine step among others that do not, and end it; False if it still waits after some seconds."""
+        """Step one engine while the others do not, and end it; False if it still waits after `seconds`."""
         engine = self.engines[index]
         thread = threading.Thread(target=self._run, args=(index, 1 << 60))
         thread.start()

@@ -32,7 +32,7 @@ BUSY = (10, 0)  # running and waiting requests
 IDLE = (0, 0)
 MAX_TAG = 1 << 64
 NUM_PASSES = 30
-PICKS = 64  # by chance, so many never leave out one of three engines
+PICKS = 64  # random picks: enough to include each of three engines
 
 
 class CoordinationContract:
@@ -48,7 +48,7 @@ class CoordinationContract:
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def build(self) -> Coordination:
-        """A fresh coordination, as the kernel builds it."""
+        """Build a fresh coordination like the kernel."""
         cls, options, _ = resolve_target("coordination", self.coordination, self.options)
         made: Coordination = cls(PluginContext(self._config(), options=options))
         return made
@@ -61,7 +61,7 @@ class CoordinationContract:
     def fleet(
         self, coordination: Coordination, *, lockstep: bool = False
     ) -> Iterator[tuple[FakeFleet, FleetCompanion]]:
-        """A fleet whose three engines are ready, and its companion."""
+        """Yield a fleet with three ready engines, and its companion."""
         fleet = FakeFleet(self._config(), lockstep=lockstep)
         with (
             contextlib.closing(coordination.fleet_companion(fleet)) as companion,
@@ -75,7 +75,7 @@ class CoordinationContract:
 
     @contextlib.contextmanager
     def router(self, endpoints: str = "") -> Iterator[RequestRouter]:
-        """The router of one of two front ends, connected to the coordinator if there is one."""
+        """Yield the router of one of two front ends, connected to the coordinator if there is one."""
         with zmq.Context() as context:
             router = self.build().router(context, None, 1, 2)
             with contextlib.closing(router):
@@ -85,7 +85,7 @@ class CoordinationContract:
 
     @contextlib.contextmanager
     def engines(self, *, lockstep: bool = False) -> Iterator[tuple[EngineGroup, RequestRouter]]:
-        """Three engines with companions, which the coordinator knows, and the router of a front end."""
+        """Yield three engines with companions known to the coordinator, and the router of a front end."""
         coordination = self.build()
         with (
             self.fleet(coordination, lockstep=lockstep) as (_, companion),
@@ -98,7 +98,7 @@ class CoordinationContract:
             yield group, router
 
     def _expect_known(self, group: EngineGroup, router: RequestRouter, busy: int) -> None:
-        """Until the router knows which engine is busy, as engines send after each step."""
+        """Wait until the router knows the busy engine; engines send after each step."""
 
         def is_known() -> bool:
             self._report(group, busy)
@@ -107,7 +107,7 @@ class CoordinationContract:
         eventually(is_known, self.patience_s)
 
     def _report(self, group: EngineGroup, busy: int) -> None:
-        """Outputs were sent; only one engine is busy."""
+        """Send outputs; only one engine is busy."""
         for engine in group.engines:
             engine.counts = BUSY if engine.index == busy else IDLE
             group.companions[engine.index].on_send(engine)
@@ -144,13 +144,15 @@ class CoordinationContract:
             router.close()
 
     def test_a_router_learns_the_load_of_all_front_ends(self) -> None:
-        """A busy engine gets no unrelated requests while others are idle, though this front end sent none."""
+        """A busy engine receives no unrelated requests while others are idle, even from a front end without requests
+        there.
+        """
         with self.engines() as (group, router):
             self._expect_known(group, router, 1)
 
     # ------------------------------------------------------------------ the coordinator
     def test_engines_in_lockstep_end_with_the_coordinator(self) -> None:
-        """Then another one starts, and the engines meet elsewhere."""
+        """Another coordinator then starts, at a new rendezvous."""
         with self.fleet(self.build(), lockstep=True) as (fleet, companion):
             before = companion.endpoints, companion.rendezvous
             assert all(before)
@@ -165,7 +167,7 @@ class CoordinationContract:
             assert not {*before} & {*after}, "they come back as before"
 
     def test_independent_engines_serve_on_without_the_coordinator(self) -> None:
-        """And engines start without it."""
+        """Engines also start without it."""
         with self.fleet(self.build()) as (fleet, companion):
             assert not companion.rendezvous
             self._kill(companion)
@@ -179,7 +181,7 @@ class CoordinationContract:
             os.kill(pid, signal.SIGKILL)
 
     def test_a_companion_is_closed_more_than_once(self) -> None:
-        """Nothing of it runs on."""
+        """Nothing of it remains running."""
         with self.fleet(self.build()) as (_, companion):
             companion.close()
             assert companion.pids() == {}
@@ -196,7 +198,9 @@ class CoordinationContract:
 
     @pytest.mark.parametrize("first", [0, 2])
     def test_engines_in_lockstep_pause_at_the_same_step(self, first: int) -> None:
-        """A request of one makes all step, on dummy steps, until none has work; and again with the next request."""
+        """A request of one engine makes all step, with dummy steps, until none has work; and again with the next
+        request.
+        """
         with self.engines(lockstep=True) as (group, router):
             for turn in itertools.count(1):
                 _pick(router, turn, [first])
@@ -212,7 +216,7 @@ class CoordinationContract:
                     break
 
     def test_a_front_end_wakes_engines_before_the_request_arrives(self) -> None:
-        """The others need not wait for the one that gets the request."""
+        """The other engines need not wait for the receiver of the request."""
         with self.engines(lockstep=True) as (group, router):
             _pick(router, 1, [0])
             router.sent(0)
@@ -239,7 +243,7 @@ class CoordinationContract:
             assert not asleep.must_step
 
     def test_an_engine_that_ends_waits_no_longer(self) -> None:
-        """`keeps_waiting` is False: it does not wait for engines that never answer."""
+        """`keeps_waiting` is False: it stops waiting for unresponsive engines."""
         with self.engines(lockstep=True) as (group, router):
             group.companions[0].on_request(router.tag)
             group.engines[0].work = NUM_PASSES
@@ -247,7 +251,7 @@ class CoordinationContract:
 
 
 def _pick(router: RequestRouter, number: int, candidates: Sequence[int]) -> int:
-    """The engine of a request that has nothing in common with any other."""
+    """Engine of a request without any common prefix."""
     request = make_request(number, random.randrange(1 << 30), 40)
     return router.pick(request, candidates, lambda index: 0)
 

@@ -43,7 +43,7 @@ class Text(NamedTuple):
 
 
 def repeating(seed: int) -> Text:
-    """Quotes itself, with mistakes."""
+    """Text that quotes itself, with mistakes."""
     draw = random.Random(seed)
     phrase = [draw.randrange(VOCAB_SIZE) for _ in range(draw.randrange(1, 12))]
     tokens = [
@@ -59,7 +59,7 @@ def scattered(seed: int) -> Text:
 
 
 def single(token: int) -> Text:
-    """One token again and again, after a prompt of one."""
+    """One repeated token, after a prompt of one."""
     return Text([token], [token] * 300)
 
 
@@ -72,7 +72,7 @@ TEXTS = (*map(repeating, range(8)), *map(scattered, range(4)), single(0), single
 
 
 class Played:
-    """One row of a run: its text, and the number of its known tokens."""
+    """One row of a run: its text, and the number of known tokens."""
 
     def __init__(self, drafter: Drafter, row: int, text: Text) -> None:
         self.drafter = drafter
@@ -205,7 +205,7 @@ class DrafterContract:
 
     @pytest.mark.parametrize("number", [0, 9])
     def test_the_same_calls_give_the_same_guesses(self, number: int) -> None:
-        """A failure can then be had again."""
+        """Failures are reproducible."""
         assert self.alone(TEXTS[number]) == self.alone(TEXTS[number])
 
     def test_a_row_depends_on_no_other(self) -> None:
@@ -256,7 +256,7 @@ class DrafterContract:
 
     @pytest.mark.parametrize("number", [0, 5, 10])
     def test_rows_may_come_back_and_go_on_unasked(self, number: int) -> None:
-        """Tokens come that were not drafted for, and preempted rows enter again."""
+        """Tokens arrive without drafts, and preempted rows enter again."""
         drafter = self.build()
         played = Played(drafter, 2, TEXTS[number])
         played.enter()

@@ -1,5 +1,5 @@
-"""Watches a call for effects beyond its answer: files, sockets, processes, standard streams, environment, threads.
-Test process.
+"""Detects effects of a call beyond its result: files, sockets, processes, standard streams, environment, threads. Test
+process.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class EncoderChecker:
     """`begin_step`, then `ran` for each row of the step, then `end_step`.
 
-    Raises RuleBroken also if a row ends in a piece of its prompt that must stay whole.
+    Also raises RuleBroken if a row ends inside an indivisible piece of its prompt.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -29,7 +29,9 @@ class EncoderChecker:
         self._by_row = []
 
     def ran(self, source: EngineCoreRequest, start: int, end: int, *, is_first: bool) -> None:
-        """A row computed its tokens from `start` up to `end`; `is_first`: for the first time since it entered."""
+        """Record a row that computed its tokens from `start` up to `end`; `is_first`: for the first time since it
+        entered.
+        """
         for begin, count in _spans(source, "whole"):
             detail = f"a row ends at {end}, and {begin} to {begin + count} must stay whole"
             expect(not begin < end < begin + count, STAYS_WHOLE, detail)

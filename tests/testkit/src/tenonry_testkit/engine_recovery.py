@@ -37,7 +37,7 @@ NUM_REQUESTS = 3
 
 
 def request(handle: int, **fields: Any) -> EngineCoreRequest:
-    """A request of its own stream."""
+    """A request with its own stream."""
     return EngineCoreRequest(
         handle=handle,
         request_id=f"r{handle}",
@@ -49,7 +49,7 @@ def request(handle: int, **fields: Any) -> EngineCoreRequest:
 
 @dataclass(eq=False)
 class FakeStream:
-    """A stream of one completion that has got `delivered_ids`; both of `OpenStream` and `OpenCompletion`."""
+    """A stream of one completion with `delivered_ids`; implements `OpenStream` and `OpenCompletion`."""
 
     request: EngineCoreRequest
     delivered_ids: array[int] = field(default_factory=lambda: array("q"))
@@ -69,7 +69,7 @@ class FakeStream:
 
 
 class FakeStreams:
-    """Open streams of a front end. `sent`: requests that any engine may get; `failed`: errors, by handle."""
+    """Open streams of a front end. `sent`: requests to any engine; `failed`: errors by handle."""
 
     def __init__(self, client: FakeClient, streams: Iterable[FakeStream]) -> None:
         self._client = client
@@ -111,7 +111,7 @@ class FakeClient:
 
 
 class FakeEngines:
-    """Engines that another process owns, as those of one of several API servers."""
+    """Engines owned by another process, as in one of several API servers."""
 
     def __init__(self, config: EngineConfig, *, recovers: bool) -> None:
         launcher = f"{ProcessLauncher.__module__}:{ProcessLauncher.__qualname__}"
@@ -126,7 +126,7 @@ class FakeEngines:
         self.records.append(record)
 
     async def replace(self, changes: object) -> None:
-        """The owner replaces them."""
+        """Replace the engines, as their owner."""
 
 
 class FrontEnd:
@@ -151,11 +151,11 @@ class FrontEnd:
         self.recovery = cls(context)
 
     def die(self) -> set[int]:
-        """Engine 0 dies; returns the handles that the recovery takes over."""
+        """End engine 0; returns the handles that the recovery accepts."""
         return self._taken(self.recovery.on_death(0, KILLED, dict(self.requests)))
 
     def move(self) -> set[int]:
-        """Engine 1 takes the place of the one that ran the requests; otherwise as `die`."""
+        """Replace the engine of the requests by engine 1; otherwise as `die`."""
         return self._taken(self.recovery.on_moved(1, dict(self.requests)))
 
     def _taken(self, answer: Collection[int]) -> set[int]:
@@ -164,7 +164,7 @@ class FrontEnd:
         return taken
 
     def give_up(self) -> None:
-        """Engine 0 is not restarted."""
+        """Give up the restart of engine 0."""
         self.client.awaited.discard(0)
         self.recovery.on_given_up(0, "it died too often")
 
@@ -183,7 +183,7 @@ class FrontEnd:
 class EngineRecoveryContract:
     """Subclass in a test module and name the `recovery`; `options` are its own, `config` fields of EngineConfig.
 
-    The recovery runs in a front end whose engines another process owns: nothing is started here.
+    The recovery runs in a front end whose engines belong to another process: nothing is started here.
     """
 
     recovery: ClassVar[str | type[EngineRecovery] | None] = None
@@ -202,7 +202,7 @@ class EngineRecoveryContract:
 
     # ------------------------------------------------------------------ the contract
     def test_it_is_a_recovery_that_the_kernel_accepts(self) -> None:
-        """It resolves, can be built without an event loop, and says whether it restarts engines."""
+        """It resolves, can be built without an event loop, and reports whether it restarts engines."""
         made = self.front_end().recovery
         assert isinstance(made, EngineRecovery)
         assert type(made).restarts(EngineConfig(model="fake", **self.config)) in (True, False)
@@ -215,7 +215,7 @@ class EngineRecoveryContract:
             assert is_coroutine == inspect.iscoroutinefunction(function), name
 
     def test_what_it_takes_over_is_resumed_or_ended_once(self) -> None:
-        """At once, or at the latest when the engine is not restarted; what it leaves, it leaves alone."""
+        """Immediately, or at the latest when the restart is given up; other requests are unaffected."""
         front_end = self.front_end()
 
         async def main() -> None:
@@ -230,7 +230,7 @@ class EngineRecoveryContract:
         self._run(main())
 
     def test_a_resumed_request_has_its_delivered_tokens_as_output(self) -> None:
-        """Else the stream would repeat them."""
+        """Otherwise the stream would repeat them."""
         front_end = self.front_end()
 
         async def main() -> None:
@@ -245,7 +245,7 @@ class EngineRecoveryContract:
             assert sent.output_token_ids == list(range(handle)), handle
 
     def test_a_request_that_ended_meanwhile_stays_ended(self) -> None:
-        """Such as one that its client left while the death was on its way."""
+        """For example one whose client disconnected before the death was reported."""
         front_end = self.front_end()
         del front_end.streams.open[1]
 
@@ -268,7 +268,7 @@ class EngineRecoveryContract:
         assert (front_end.resumed, front_end.streams.failed) == ({}, {})
 
     def test_moved_streams_go_to_the_engine_that_took_the_place(self) -> None:
-        """Or are ended, or left to the kernel, which ends them."""
+        """Or they are ended, or left to the kernel, which ends them."""
         front_end = self.front_end()
 
         async def main() -> None:
@@ -280,7 +280,7 @@ class EngineRecoveryContract:
         assert set(front_end.client.sent_to) <= {1}
 
     def test_an_engine_that_is_back_gets_requests_once_the_trial_is_over(self) -> None:
-        """`on_started` returns when nothing is left to be tried there."""
+        """`on_started` returns when no trial is pending there."""
         front_end = self.front_end()
 
         async def main() -> None:
@@ -295,7 +295,7 @@ class EngineRecoveryContract:
         self._run(main())
 
     def test_held_requests_are_sent_once_when_an_engine_is_admitted_or_given_up(self) -> None:
-        """Those that ended meanwhile are not; one that cannot hold any refuses with EngineDeadError."""
+        """Requests that ended before are not sent; a recovery that cannot hold any raises EngineDeadError."""
         for event in ("on_admitted", "on_given_up"):
             front_end = self.front_end()
             late = [[request(handle)] for handle in (12, 11, 13)]

@@ -1,4 +1,4 @@
-"""The conformance suite of executors: steps in order, errors with their text, nothing left behind. Test process.
+"""The conformance suite of executors: steps in order, errors with their text, no leftovers. Test process.
 
     from tenonry_testkit.executor import ExecutorContract
 
@@ -60,7 +60,7 @@ class ExecutorContract:
             self._built.pop().shutdown()
 
     def build(self, **worker_options: Any) -> Executor:
-        """An executor that did nothing yet; it is shut down at the end of the test."""
+        """Build an unstarted executor; it is shut down at the end of the test."""
         cls, options, _ = resolve_target("executor", self.executor, self.options)
         spec = dataclasses.replace(self.spec, config=tuple(self.config.items()))
         given = {
@@ -83,7 +83,7 @@ class ExecutorContract:
         return executor
 
     def start(self, **worker_options: Any) -> Executor:
-        """An executor that can run steps."""
+        """Return an executor that can run steps."""
         executor = self.build(**worker_options)
         executor.on_failure(lambda reason: None)
         executor.start()
@@ -93,7 +93,7 @@ class ExecutorContract:
         return executor
 
     def harness(self, executor: Executor) -> SchedulerHarness:
-        """An engine around the executor, with as many steps in flight as it allows."""
+        """Return an engine around the executor, with the maximum number of steps in flight."""
         spec = dataclasses.replace(
             self.spec,
             depth=executor.max_concurrent_batches,
@@ -141,7 +141,7 @@ class ExecutorContract:
         executor.check_health()
 
     def test_a_failed_start_says_what_the_rank_said(self) -> None:
-        """The error of `start` carries the failing rank's own words; shutdown works after it."""
+        """The error of `start` contains the failing rank's own message; shutdown works after it."""
         executor = self.build(fail_load="weights are in another castle")
         with pytest.raises(Exception, match="weights are in another castle"):
             executor.start()
@@ -166,7 +166,7 @@ class ExecutorContract:
         harness.drain()
 
     def test_failed_rows_are_handed_on(self) -> None:
-        """A row that a worker cannot continue is in the step's result, with its code; the step is no error."""
+        """The result contains the row that a worker cannot continue, with its code; the step is no error."""
         executor = self.start(fail_row_token=9)
         result = executor.execute_model(self._first_step(9)).result(PATIENCE_S)
         failed = dict(zip(result.failed_row.tolist(), result.failed_code.tolist(), strict=True))
@@ -176,7 +176,7 @@ class ExecutorContract:
         assert not len(result.row), "a row is in `row` as well as in `failed_row`"
 
     def test_futures_resolve_in_step_order(self) -> None:
-        """When a step is done, so are all before it; `done` turns true without a call of `result`."""
+        """A done step implies that all earlier ones are done; `done` turns true without a call of `result`."""
         executor = self.start()
         harness = self.harness(executor)
         send(harness, Send(length=6, max_tokens=20))
@@ -237,7 +237,7 @@ class ExecutorContract:
 
     # ------------------------------------------------------------------ the end
     def test_shutdown_leaves_no_process(self) -> None:
-        """After shutdown there is no child process that was not there before."""
+        """After shutdown there is no new child process."""
         before = {process.pid for process in descendants()}
         executor = self.start()
         executor.execute_model(self._first_step()).result(PATIENCE_S)
@@ -255,7 +255,7 @@ class ExecutorContract:
     def test_a_rank_that_dies_is_reported(self) -> None:
         """`on_failure` calls back when a rank's process dies, and the health check raises.
 
-        Executors whose ranks live in the engine's process have none that could die alone.
+        Ranks in the engine's process cannot die alone.
         """
         before = {process.pid for process in descendants()}
         executor = self.build()

@@ -1,4 +1,4 @@
-"""Capability flags of suites: class attributes by which an author declares what a plugin lacks. Test process.
+"""Capability flags of suites: class attributes that declare missing capabilities of a plugin. Test process.
 
     class TestCounting(WorkerContract):
         worker = "counting.py:Counting"

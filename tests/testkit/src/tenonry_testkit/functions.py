@@ -1,4 +1,4 @@
-"""Functions as plugins: resolved as their owner does, whether named or given. Test process."""
+"""Functions as plugins: resolved like their owner does, by name or as objects. Test process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tenonry.point import Point
 
 
 def resolve_function(point: Point, target: str | Callable[..., Any] | None) -> Any:
-    """The function of a point, by name or as it is. Raises TypeError for a suite without one, PluginError for a wrong
-    one.
+    """Return the function of a point, by name or unchanged. Raises TypeError for a suite without one, PluginError for a
+    wrong one.
     """
     if target is None:
         raise TypeError(
@@ -27,5 +27,5 @@ def resolve_function(point: Point, target: str | Callable[..., Any] | None) -> A
 
 
 def given(function: Any) -> Any:
-    """The function itself, not a method of the suite that names it as an attribute."""
+    """Return the function itself, not a method of the suite that names it as an attribute."""
     return getattr(function, "__func__", function)

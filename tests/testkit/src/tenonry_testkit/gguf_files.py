@@ -1,5 +1,5 @@
-"""GGUF files of small random models, written with the library `gguf` as llama.cpp's converter writes them: for tests of
-code that reads such files.
+"""GGUF files of small random models, in the format of llama.cpp's converter, written with the library `gguf`, for tests
+of readers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def vocabulary() -> list[str]:
 
 
 def shapes(name: str, *, tied: bool = False) -> dict[str, tuple[int, ...]]:
-    """The tensors that a model of the family has."""
+    """Shapes of the model family's tensors."""
     vocab = len(vocabulary())
     size = HEAD_DIMS.get(name, 64)
     layer = {
@@ -83,7 +83,7 @@ def random_tensors(name: str, *, tied: bool = False) -> dict[str, np.ndarray]:
 
 
 def blocks(values: np.ndarray, kind: Kind) -> np.ndarray:
-    """Quantise to blocks of a kind; random ones with scales of the right size if the library only reads it."""
+    """Quantise to blocks of a kind; random ones with scales of the right size if the library cannot write it."""
     try:
         return gguf.quantize(values, kind)
     except NotImplementedError:
@@ -91,7 +91,7 @@ def blocks(values: np.ndarray, kind: Kind) -> np.ndarray:
 
 
 def random_blocks(shape: tuple[int, ...], kind: Kind) -> np.ndarray:
-    """Bytes at random, their scales small enough for a model."""
+    """Random bytes, with scales small enough for a model."""
     per_block, size = gguf.GGML_QUANT_SIZES[kind]
     rng = np.random.default_rng(sum(shape) + int(kind))
     rows = int(np.prod(shape[:-1]))
@@ -102,7 +102,7 @@ def random_blocks(shape: tuple[int, ...], kind: Kind) -> np.ndarray:
     return found.reshape(rows, -1)
 
 
-# Where a block has numbers of 16 bits, and how large they are to be.
+# Positions and magnitudes of numbers of 16 bits in a block.
 SCALES = {
     Kind.Q2_K: {80: 0.006, 82: 0.006},
     Kind.Q3_K: {108: 0.002},
@@ -115,7 +115,7 @@ SCALES = {
 
 
 def metadata(name: str) -> dict[str, Any]:
-    """Facts of the model, without the tokenizer's."""
+    """Facts of the model, without those of the tokenizer."""
     size = HEAD_DIMS.get(name, 64)
     return {
         "block_count": LAYERS,
@@ -142,7 +142,7 @@ def write(
     tied: bool = False,
     tokenizer: bool = True,
 ) -> Path:
-    """A file whose matrices are of one kind. `tensors` replaces some; None leaves one out."""
+    """Write a file whose matrices are of one kind. `tensors` replaces some; None omits one."""
     writer = gguf.GGUFWriter(path, name)
     facts = {f"{name}.{key}": value for key, value in metadata(name).items()} | (changes or {})
     for key, value in facts.items():
@@ -170,7 +170,7 @@ def write(
 
 
 def add_tokenizer(writer: gguf.GGUFWriter) -> None:
-    """A byte-level one, as of Qwen."""
+    """Add a byte-level tokenizer like Qwen's."""
     tokens = vocabulary()
     normal = len(tokens) - len(SPECIAL)
     writer.add_tokenizer_model("gpt2")

@@ -31,13 +31,13 @@ from tenonry_testkit.fakes.tokenizer import (
 from tenonry_testkit.grammar_cases import CASES, TEXT_FORMS, WRONG, Case
 
 __all__ = ["CASES", "Case", "GrammarContract", "tokens_of"]
-VOCAB_SIZE = 300  # more than the tokenizer has
+VOCAB_SIZE = 300  # larger than the tokenizer
 MAX_WALK = 120
 WALKS = 12
 
 
 def tokens_of(text: str) -> list[int]:
-    """The longest pieces from the left on."""
+    """Tokenise by the longest pieces from the left."""
     rest = text.encode()
     found = []
     while rest:
@@ -75,7 +75,7 @@ class GrammarContract:
         return backend
 
     def masks(self, backend: GrammarBackend, *matchers: Matcher) -> list[set[int]]:
-        """The ids that each matcher allows next."""
+        """Ids allowed next by each matcher."""
         out = np.full((len(matchers), num_words(backend.context.vocab_size)), 0x5A5A5A5A, np.int32)
         backend.fill_masks(matchers, out)
         return [set(allowed_ids(line).tolist()) for line in out]
@@ -87,7 +87,7 @@ class GrammarContract:
     def walk(
         self, backend: GrammarBackend, grammar: Grammar, seed: int
     ) -> tuple[list[int], list[set[int]], bool]:
-        """Tokens along a random way, the masks on it, and whether it came to an end."""
+        """Follow random allowed tokens; returns them, the masks on the way, and True at an end."""
         chance = random.Random(seed)
         matcher = grammar.matcher(self.end_ids)
         tokens: list[int] = []
@@ -170,7 +170,7 @@ class GrammarContract:
 
     # ------------------------------------------------------------------ text as given
     def written(self, backend: GrammarBackend, spec: StructuredOutput) -> str:
-        """The only text that a specification allows, made of ordinary tokens."""
+        """The single text allowed by a specification, made of ordinary tokens."""
         bytes_of = {token: piece for piece, token in PIECES.items()}
         matcher = backend.compile(spec).matcher(self.end_ids)
         text = b""
@@ -188,7 +188,7 @@ class GrammarContract:
     @pytest.mark.parametrize("name", SPECIAL_NAMES.values())
     @pytest.mark.parametrize("form", TEXT_FORMS)
     def test_text_is_never_a_special_token(self, form, name):
-        """The name of a special token in a text that is given comes from ordinary tokens, as the rest of it."""
+        """Text equal to the name of a special token consists of ordinary tokens."""
         if form not in self.cases:
             pytest.skip(f"the backend does not have {form}")
         backend = self.open()
@@ -333,7 +333,7 @@ class GrammarContract:
             self.open(tokenizer_json='{"model": 1}')
 
     def test_nothing_follows_a_limit_or_a_contradiction(self):
-        """A grammar that compiles, but that no text satisfies: rejected, or without any token."""
+        """A grammar without any text is rejected, or allows no token."""
         backend = self.open()
         try:
             grammar = backend.compile(StructuredOutput(regex="[a&&b]c"))

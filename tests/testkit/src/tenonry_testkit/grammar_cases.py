@@ -1,4 +1,4 @@
-"""Specifications for the suite of grammar backends, with the texts that each allows. Test process."""
+"""Specifications for the suite of grammar backends, with their allowed texts. Test process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenonry.sampling_params import StructuredOutput
 
 
 class Case(NamedTuple):
-    """A specification, texts that it allows whole, and whether a text satisfies it, worked out independently."""
+    """A specification, complete texts that it allows, and a validity check of a text, computed independently."""
 
     spec: StructuredOutput
     texts: Sequence[str]
@@ -67,7 +67,7 @@ CASES = {
         StructuredOutput(grammar='root ::= "(" root ")" | "x"'), ["x", "((x))"], _is_nested
     ),
 }
-# Forms of a specification that allows one text alone.
+# Forms of a specification with a single allowed text.
 TEXT_FORMS: dict[str, Callable[[str], StructuredOutput]] = {
     "choice": lambda text: StructuredOutput(choice=(text,)),
     "regex": lambda text: StructuredOutput(regex=re.escape(text)),

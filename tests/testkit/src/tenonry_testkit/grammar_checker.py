@@ -17,7 +17,7 @@ class GrammarChecker:
         self._asked: set[int] = set()
 
     def check(self, output: SchedulerOutput) -> None:
-        """Raise RuleBroken for a wrong grammar request, or the start of a request whose grammar was not reported."""
+        """Raise RuleBroken for a wrong grammar request, or the start of a request before its grammar was reported."""
         for handle, spec in output.prepare.items():
             entry = self._ledger.entries.get(handle)
             expect(entry is not None, GRAMMAR_IS_THERE, f"handle {handle} was never added")
@@ -35,5 +35,5 @@ class GrammarChecker:
         expect(new.handle not in self._asked, GRAMMAR_IS_THERE, detail)
 
     def prepared(self, handles: Collection[int]) -> None:
-        """The worker has these grammars."""
+        """Record grammars reported by the worker."""
         self._asked.difference_update(handles)

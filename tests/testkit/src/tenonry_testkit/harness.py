@@ -1,8 +1,8 @@
-"""Drives one scheduler as the engine does, with a fake worker and every check on. Test process, engine's role.
+"""Drives one scheduler like the engine, with a fake worker and every check. Test process, engine's role.
 
-Steps are computed in the order in which they are launched and answered in that order, up to `depth` in flight; the
-caller decides when an answer arrives. A violation of the contract raises `RuleBroken`, `ContractViolation` (the
-validator) or `FakeKVError` (a wrong block) immediately.
+Steps are computed and answered in launch order, up to `depth` in flight; the caller decides when a result arrives. A
+violation of the contract raises `RuleBroken`, `ContractViolation` (the validator) or `FakeKVError` (a wrong block)
+immediately.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class SchedulerHarness:
             yield
 
     def name_requests(self, name: Callable[[int], str]) -> None:
-        """Call requests that come from now on `name(number)`."""
+        """Name later requests `name(number)`."""
         self._name = name
 
     # ------------------------------------------------------------------ requests
@@ -153,7 +153,7 @@ class SchedulerHarness:
         sampling: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Entry:
-        """Send a request. `num_delivered` of its output tokens count as delivered already, elsewhere.
+        """Send a request. `num_delivered` of its output tokens count as delivered by another engine.
 
         `sampling` are further fields of SamplingParams, `fields` of EngineCoreRequest (priority, adapter, cache_salt,
         tags, …). A request that the scheduler rejects ends immediately, with an error.
@@ -215,7 +215,7 @@ class SchedulerHarness:
     def abort(
         self, handles: Iterable[int] | None, reason: FinishReason = FinishReason.ABORT
     ) -> list[Request]:
-        """End requests from outside, None for all. Checks that exactly the live ones are reported as ended."""
+        """End requests from outside, all by default. Checks that exactly the live ones are reported as ended."""
         asked = None if handles is None else list(handles)
         wanted = {
             entry.handle for entry in self.ledger.live if asked is None or entry.handle in asked
@@ -252,7 +252,7 @@ class SchedulerHarness:
         return ended
 
     def fail(self, entry: Entry, code: int = RowFailure.NUMERICAL) -> None:
-        """From now on the worker fails this request's row."""
+        """Make the worker fail this request's row from now on."""
         entry.may_fail = True
         self.fake_worker.fail_handles[entry.handle] = code
 
@@ -265,7 +265,7 @@ class SchedulerHarness:
         return self.worker
 
     def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
-        """Forget cached blocks; `reset_running_requests` preempts the running requests first."""
+        """Clear cached blocks; `reset_running_requests` preempts the running requests first."""
         with self.guard():
             done = self.scheduler.reset_prefix_cache(reset_running_requests)
         self._note_lost_blocks(is_lost=True)
@@ -282,11 +282,13 @@ class SchedulerHarness:
         return len(self.in_flight) < self.spec.depth and self._has_work()
 
     def _has_work(self) -> bool:
-        """An idle engine polls no connector; this one continues, so that every block can be accounted for."""
+        """Return True if a step may be useful. An idle engine polls no connector; this one continues, so that every
+        block can be accounted for.
+        """
         return self.scheduler.has_requests() or self._num_transfers() > 0
 
     def launch(self) -> bool:
-        """One `schedule()`, checked, and computed by the worker. False if there was nothing to do."""
+        """Run and check one `schedule()`, computed by the worker. False if there was nothing to do."""
         with self._calls():
             output = self.scheduler.schedule()
         self.validator.scheduled(output)
@@ -312,7 +314,7 @@ class SchedulerHarness:
         return True
 
     def deliver(self) -> list[Entry]:
-        """The oldest step's result arrives; returns the requests that ended."""
+        """Deliver the oldest step's result; returns the requests that ended."""
         output, future = self.in_flight.popleft()
         result = future.result(STEP_TIMEOUT_S)
         self._note_lost_blocks(is_lost=len(result.failed_row) > 0)
@@ -344,9 +346,9 @@ class SchedulerHarness:
         return False
 
     def drain(self) -> None:
-        """Run until nothing is left, then check that nothing is left behind.
+        """Run until everything ended, then check that nothing is left.
 
-        Transfers of a KV connector are waited for by the wall clock, as long as `patience` allows.
+        Transfers of a KV connector are awaited by the wall clock, within `patience`.
         """
         steps_left = self.max_steps_left()
         self._patience.reset()
@@ -366,7 +368,7 @@ class SchedulerHarness:
         return 0 if self.transfer_log is None else len(self.transfer_log.transfers)
 
     def _wait(self) -> None:
-        """A turn has changed nothing. Raises RuleBroken when that has gone on for too long."""
+        """Wait after a turn without progress. Raises RuleBroken after too many."""
         log = self.transfer_log
         transferring = log is not None and log.is_waited_for
         self.clock.advance(self._patience.wait(transferring=transferring))
@@ -384,16 +386,16 @@ class SchedulerHarness:
         raise RuleBroken(rule, detail)
 
     def _moved(self, num_outputs: int) -> bool:
-        """Return True if the last turn delivered a result, or launched a step that does something."""
+        """Return True if the last turn delivered a result, or launched a step with work."""
         if len(self.outputs) == num_outputs:
             return True
         output = self.outputs[-1]
         return bool(len(output.row) or len(output.gone) or output.new)
 
     def max_steps_left(self) -> int:
-        """More steps than any scheduler needs that makes progress."""
+        """Upper bound of the steps of a scheduler that makes progress."""
         return 500 + 60 * sum(entry.limit for entry in self.ledger.live)
 
     def check_end(self) -> None:
-        """Everything ended, and everything was released. Raises RuleBroken."""
+        """Check that everything ended and was released. Raises RuleBroken."""
         self.state_checker.check_end()

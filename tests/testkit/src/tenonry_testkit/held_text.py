@@ -10,7 +10,7 @@ _NOT_FOLLOWED = (type, types.ModuleType, types.CodeType, types.BuiltinFunctionTy
 
 
 def held_characters(thing: Any) -> int:
-    """Characters of all texts that can be reached from `thing`, each text counted once.
+    """Characters of all texts reachable from `thing`, each text counted once.
 
     Classes, modules and the globals of functions are not followed.
     """

@@ -31,7 +31,7 @@ NO_MODEL = "./a-folder-that-is-not-there"
 class HookModuleContract:
     """Subclass in a test module and name the `hook_module`: an entry point, the name of a module, or the module.
 
-    `answers`: names that it answers, by kind. `config`: fields of the configuration with which it is asked.
+    `answers`: names that it resolves, by kind. `config`: fields of the configuration passed to it.
     """
 
     hook_module: ClassVar[str | ModuleType | None] = None
@@ -60,7 +60,7 @@ class HookModuleContract:
         return made
 
     def engine_config(self, **fields: Any) -> EngineConfig:
-        """The configuration that hooks get."""
+        """Return the configuration passed to hooks."""
         return EngineConfig(**{"model": "fake", **self.config, **fields})
 
     def hooks(self) -> dict[str, Callable[..., Any]]:
@@ -72,12 +72,12 @@ class HookModuleContract:
         }
 
     def ask(self, kind: Kind, name: str, config: EngineConfig | None = None) -> Any:
-        """Answer of its own choosing hook of a kind; None without one."""
+        """Call its choosing hook of a kind; None without one."""
         function = self.hooks().get(kind.hook)
         return function and _called(function, name=name, config=config or self.engine_config())
 
     def _questions(self) -> Iterator[tuple[Kind, str]]:
-        """Each kind that it chooses, with the names of known plugins and its own."""
+        """Yield each kind that it chooses, with the names of known plugins and its own."""
         for kind in KINDS.values():
             if kind.hook in self.hooks():
                 for name in (*kind.provider, "auto", "plain", *self.answers.get(kind.kind, ())):
@@ -85,7 +85,7 @@ class HookModuleContract:
 
     # ------------------------------------------------------------------ the contract
     def test_it_is_a_hook_module_that_the_kernel_accepts(self) -> None:
-        """Hooks are spelt right, and take arguments that they are given."""
+        """Hooks are spelt correctly, with known arguments."""
         self.manager()
 
     def test_it_implements_a_hook(self) -> None:
@@ -96,13 +96,13 @@ class HookModuleContract:
                 assert name in self.hooks(), f"{name} lacks the marker hookimpl"
 
     def test_names_of_others_are_left_to_others(self) -> None:
-        """The answer for an unknown name is None."""
+        """The result for an unknown name is None."""
         for kind in KINDS.values():
             answer = self.ask(kind, UNKNOWN)
             assert answer is None, f"{kind.hook} answers {answer!r} for a name that is not its own"
 
     def test_answers_name_plugins_of_their_kind(self) -> None:
-        """ "module:Class", which can be imported and implements the interface of the hook."""
+        """Results are "module:Class", importable, and implement the interface of the hook."""
         for kind, name in self._questions():
             answer = self.ask(kind, name)
             if answer is not None:
@@ -111,7 +111,7 @@ class HookModuleContract:
                 load_class(PluginRecord(kind.kind, name, answer))
 
     def test_it_answers_its_own_names(self) -> None:
-        """Those of `answers`; the resolver finds a plugin behind each."""
+        """The resolver finds a plugin for each name of `answers`."""
         for kind, names in self.answers.items():
             for name in names:
                 config = self.engine_config()
@@ -126,7 +126,7 @@ class HookModuleContract:
             assert [self.ask(*question) for question in reversed(questions)][::-1] == first
 
     def test_choosing_has_no_effects(self) -> None:
-        """Help and completion ask, too: no files, sockets, processes, output, variables or threads."""
+        """Help and completion call hooks, too: no files, sockets, processes, output, variables or threads."""
         for kind, name in [*self._questions(), *((kind, UNKNOWN) for kind in KINDS.values())]:
             self.ask(kind, name)  # imports may read files once
             with watched() as effects:
@@ -145,7 +145,7 @@ class HookModuleContract:
                 assert str(error).partition(" (tenonry_configured")[0].strip(), "no reason is named"
 
     def test_a_model_that_is_not_its_own_is_left_or_rejected(self) -> None:
-        """`tenonry_resolve_model` answers a ModelInfo or None, or raises ModelError."""
+        """`tenonry_resolve_model` returns a ModelInfo or None, or raises ModelError."""
         function = self.hooks().get("tenonry_resolve_model")
         if function is None:
             return
@@ -156,7 +156,7 @@ class HookModuleContract:
         assert answer is None or isinstance(answer, ModelInfo), f"it answers {answer!r}"
 
     def test_it_is_told_that_engines_are_ready(self) -> None:
-        """`tenonry_engine_ready` takes the facts of any engine."""
+        """`tenonry_engine_ready` accepts the facts of any engine."""
         info = EngineInfo(
             model="fake",
             served_model_name="fake",
@@ -170,13 +170,13 @@ class HookModuleContract:
         self.manager().call("tenonry_engine_ready", info=info)
 
     def test_it_says_whether_it_is_idle(self) -> None:
-        """`is_idle`, where there is one, takes no argument and returns a bool."""
+        """`is_idle`, if present, has no argument and returns a bool."""
         is_idle = getattr(self.module(), "is_idle", bool)
         assert isinstance(is_idle(), bool), f"is_idle returns {is_idle()!r}"
 
 
 def _called(function: Callable[..., Any], **arguments: Any) -> Any:
-    """Call with the arguments that it takes, as pluggy does."""
+    """Call with its accepted arguments, as pluggy does."""
     return function(
         **{
             name: value

@@ -34,7 +34,7 @@ PARAM = "messages.0.content.1"
 
 @functools.cache
 def picture(seed: int = 0, size: tuple[int, int] = (40, 24), kind: str = "PNG") -> bytes:
-    """File of a picture of random colours, `size` pixels in width and height."""
+    """Return the file of a picture of random colours, `size` pixels in width and height."""
     values = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(values).save(file, kind)
@@ -44,7 +44,7 @@ def picture(seed: int = 0, size: tuple[int, int] = (40, 24), kind: str = "PNG") 
 class ImageProcessorContract:
     """Subclass in a test module, name the `image_processor`, and return the model's folder in `folder`.
 
-    `max_pixels` and `max_bytes`: limits under which the suite's pictures stay, and others do not.
+    `max_pixels` and `max_bytes`: limits for the tests of rejection, above the suite's pictures.
     """
 
     image_processor: ClassVar[str | type[ImageProcessor] | None] = None
@@ -54,11 +54,11 @@ class ImageProcessorContract:
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def folder(self) -> str:
-        """The model's folder, with the files that the processor reads."""
+        """The model's folder, with the files read by the processor."""
         raise NotImplementedError
 
     def build(self) -> ImageProcessor:
-        """A fresh image processor, as the front end builds it."""
+        """Build a fresh image processor like the front end."""
         target: Any = self.image_processor
         cls, _, _ = resolve_target(IMAGE_PROCESSORS, target)
         limits = ImageLimits(max_bytes=self.max_bytes, max_pixels=self.max_pixels, seconds=120.0)
@@ -80,7 +80,7 @@ class ImageProcessorContract:
             self._processor.shutdown()
 
     def process(self, data: bytes) -> ProcessedImage:
-        """An image made ready."""
+        """Process an image."""
         return self.processor.process(data, PARAM)
 
     def _rejects(self, data: bytes) -> None:
@@ -91,12 +91,12 @@ class ImageProcessorContract:
 
     # ------------------------------------------------------------------ the contract
     def test_it_is_an_image_processor_that_the_kernel_accepts(self) -> None:
-        """It resolves, and knows the token that stands for an image."""
+        """It resolves, and has the placeholder token of images."""
         assert isinstance(self.processor, ImageProcessor)
         assert isinstance(self.processor.token_id, int | np.integer)
 
     def test_an_image_is_tokens_and_inputs(self) -> None:
-        """Of the tokens, `count` from `first` on hold those that the model replaces."""
+        """The model replaces `count` of the tokens from `first` on."""
         for seed, size in ((0, (40, 24)), (1, (24, 40)), (2, (64, 64))):
             made = self.process(picture(seed, size))
             assert made.token_ids.dtype == np.int32
@@ -112,7 +112,7 @@ class ImageProcessorContract:
             assert isinstance(made.after, str)
 
     def test_pieces_that_see_one_another_are_in_the_span(self) -> None:
-        """In order, apart from one another."""
+        """They are in order and disjoint."""
         made = self.process(picture())
         end = 0
         for first, count in made.whole:
@@ -122,7 +122,7 @@ class ImageProcessorContract:
         assert end <= len(made.token_ids)
 
     def test_a_digest_is_that_of_the_content(self) -> None:
-        """32 bytes, the same each time and in each process, and other ones for another picture or another size."""
+        """32 bytes, deterministic across processes, and different for another picture or size."""
         first = self.process(picture(0)).digest
         assert isinstance(first, bytes)
         assert len(first) == DIGEST_BYTES
@@ -135,7 +135,7 @@ class ImageProcessorContract:
         assert len(others | {first}) == 3
 
     def test_an_image_stays_as_it_was_made(self) -> None:
-        """Results that were handed out do not change with further images."""
+        """Earlier results do not change with further images."""
         made = self.process(picture(0))
         before = {name: array.copy() for name, array in made.inputs.items()}
         tokens = made.token_ids.copy()
@@ -145,7 +145,7 @@ class ImageProcessorContract:
         assert all(np.array_equal(made.inputs[name], before[name]) for name in before)
 
     def test_order_does_not_matter(self) -> None:
-        """An image is made ready alike whatever came before it, and after a reset."""
+        """Results are independent of earlier images, and equal after a reset."""
         wanted = [self.process(picture(seed)) for seed in range(3)]
         self.processor.reset()
         for seed in (2, 0, 1):
@@ -158,13 +158,13 @@ class ImageProcessorContract:
             )
 
     def test_files_of_several_formats_are_read(self) -> None:
-        """Clients send PNG and JPEG; the same pixels in two formats without loss have the same inputs."""
+        """Clients send PNG and JPEG; equal pixels in two lossless formats have equal inputs."""
         self.process(picture(0, kind="JPEG"))
         first, second = self.process(picture(0)), self.process(picture(0, kind="BMP"))
         assert all(np.array_equal(first.inputs[n], second.inputs[n]) for n in first.inputs)
 
     def test_several_threads_may_ask(self) -> None:
-        """Each gets what it asked for."""
+        """Concurrent threads receive their own results."""
         wanted = [self.process(picture(seed)).digest for seed in range(THREADS)]
         self.processor.reset()
         processor = self.processor
@@ -176,7 +176,7 @@ class ImageProcessorContract:
                 assert [each.digest for each in found] == wanted
 
     def test_what_is_no_image_is_rejected(self) -> None:
-        """With RequestError that names the field of the request."""
+        """Invalid images raise RequestError that names the field of the request."""
         for data in (b"", b"no image", picture()[:60], b"\x89PNG\r\n\x1a\n" + bytes(40)):
             self._rejects(data)
 
@@ -189,7 +189,7 @@ class ImageProcessorContract:
         self._rejects(picture() + bytes(self.max_bytes))
 
     def test_placeholders_are_found(self) -> None:
-        """Places of the token that stands for an image, i32 in order."""
+        """Returns positions of the placeholder token, i32 in order."""
         token = self.processor.token_id
         other = token + 1
         places = self.processor.placeholder(np.array([token, other, token, token], np.int32))
@@ -198,7 +198,7 @@ class ImageProcessorContract:
         assert len(self.processor.placeholder(np.array([other], np.int32))) == 0
 
     def test_reduced_images_are_others(self) -> None:
-        """`detail: low` gives an image of its own, or RequestError that names the detail."""
+        """`detail: low` returns a different image, or RequestError that names the detail."""
         data = picture(3, (600, 12))
         try:
             reduced = self.processor.process_reduced(data, PARAM)

@@ -24,7 +24,7 @@ from importlinter.domain.contract import Contract, ContractCheck
 
 KERNEL = "tenonry"
 WORKER_TORCH = "tenonry_worker_torch"
-# A module denotes itself alone, a name that ends in `.*` the modules of its folder.
+# A module names itself alone, a name that ends in `.*` the modules of its folder.
 PUBLIC = (
     # values and settings
     "tenonry",
@@ -67,7 +67,7 @@ PUBLIC = (
     "tenonry.engine.kv_plan",
     "tenonry.launch.fleet",
 )
-# Modules of the worker `torch` that runner features, model passes and parts for a device may import.
+# Modules of the worker `torch` for runner features, model passes and device plugins.
 PUBLIC_OF_WORKER_TORCH = (
     # runner features
     "tenonry_worker_torch.runner.feature",
@@ -78,7 +78,7 @@ PUBLIC_OF_WORKER_TORCH = (
     "tenonry_worker_torch.changes",
     "tenonry_worker_torch.step_kernels",
     "tenonry_worker_torch.invariance",
-    # the fused model, which passes change
+    # the fused model, changed by passes
     "tenonry_worker_torch.forward",
     "tenonry_worker_torch.fuse.block",
     "tenonry_worker_torch.fuse.decoder",
@@ -95,16 +95,16 @@ PUBLIC_OF = {KERNEL: PUBLIC, WORKER_TORCH: PUBLIC_OF_WORKER_TORCH}
 
 
 def is_public(module: str) -> bool:
-    """Return whether plugins may import this module of the kernel or of the worker `torch`."""
+    """Return True if plugins may import this module of the kernel or of the worker `torch`."""
     public = PUBLIC_OF[module.partition(".")[0]]
     return module in public or f"{module.rpartition('.')[0]}.*" in public
 
 
 class PublicModulesContract(Contract):
-    """All root packages but `package` import its public modules alone. Indirect imports do not count.
+    """All root packages except `package` import its public modules only. Indirect imports do not count.
 
     `package`: `tenonry`, the default, or `tenonry_worker_torch`. `ignore_imports` and
-    `unmatched_ignore_imports_alerting` mean what they mean in other contracts.
+    `unmatched_ignore_imports_alerting` as in other contracts.
     """
 
     type_name = "public_modules"

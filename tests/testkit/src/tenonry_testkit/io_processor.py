@@ -69,7 +69,7 @@ class IOProcessorContract:
 
     @property
     def processor(self) -> IOProcessor:
-        """One for the whole class: reading a tokenizer can take a while."""
+        """Return the processor of the whole class: reading a tokenizer can take a while."""
         cls = type(self)
         if "_processor" not in cls.__dict__:
             config = EngineConfig(model="fake", **self.config)
@@ -96,7 +96,7 @@ class IOProcessorContract:
     def stream(
         self, text: str, sizes: Sequence[int], params: SamplingParams = PLAIN
     ) -> tuple[list[str], Detokenizer]:
-        """(output pieces when the text's tokens arrive in chunks of these sizes, the detokenizer)."""
+        """Return (output pieces of the text's tokens in chunks of these sizes, the detokenizer)."""
         ids = self.processor.encode(text, add_special_tokens=False)
         detokenizer = self.processor.make_detokenizer([], params)
         assert detokenizer is not None
@@ -132,7 +132,7 @@ class IOProcessorContract:
 
     # ------------------------------------------------------------------ prompts
     def test_text_becomes_tokens(self) -> None:
-        """A text and its tokens mean the same; ids are i32."""
+        """Decoding the tokens restores the text; ids are i32."""
         for text in self.texts:
             plain = self.processor.process_prompt(read_prompt(text), PLAIN)
             wrapped = self.processor.process_prompt(read_prompt({"prompt": text}), PLAIN)
@@ -148,7 +148,7 @@ class IOProcessorContract:
             assert plain.text == wrapped.text == text
 
     def test_a_prompt_is_left_as_it_was(self) -> None:
-        """Callers use the same prompt again, and for several completions."""
+        """Callers reuse prompts, also for several completions."""
         for text in self.texts:
             ids = np.array(self.processor.encode(text), np.int32)
             for prompt in (TextPrompt(text), TokenPrompt(ids, text)):
@@ -167,7 +167,7 @@ class IOProcessorContract:
             self.processor.process_prompt(prompt, PLAIN)
 
     def test_bad_words_become_token_ids(self) -> None:
-        """Each bad word is given to the worker as ids, in at least one form."""
+        """Each bad word becomes ids for the worker, in at least one form."""
         if self.texts:
             prompt = self.processor.process_prompt(
                 read_prompt(self.texts[0]), SamplingParams(bad_words=("time", "café"))
@@ -183,7 +183,7 @@ class IOProcessorContract:
             assert self.processor.decode(ids, skip_special_tokens=True) == text
 
     def test_pieces_add_up(self) -> None:
-        """However the tokens arrive, the pieces are the text; none holds half a character."""
+        """For any chunks, the pieces are the text; none holds half a character."""
 
         def check(drawn: tuple[str, list[int]]) -> None:
             text, sizes = drawn
@@ -195,7 +195,7 @@ class IOProcessorContract:
             self._search(self._cut(), check)
 
     def test_streams_do_not_share_state(self) -> None:
-        """Two completions whose tokens arrive interleaved: each detokenizer has the state of its own text only."""
+        """Interleaved completions: each detokenizer holds the state of its own text only."""
         for text in self.texts:
             ids = self.processor.encode(text, add_special_tokens=False)
             detokenizers = [self.processor.make_detokenizer([], PLAIN) for _ in range(2)]
@@ -214,7 +214,7 @@ class IOProcessorContract:
                 )
 
     def test_any_ids_can_be_detokenised(self) -> None:
-        """A model may sample anything: the pieces add up to the result of `decode`, and nothing is raised."""
+        """A model may sample any ids: the pieces add up to the result of `decode`, without an error."""
         ids = st.lists(st.integers(0, self.model().vocab_size - 1), min_size=1, max_size=24)
 
         def check(given: list[int]) -> None:
@@ -255,7 +255,7 @@ class IOProcessorContract:
             self._search(st.tuples(self._cut(), st.integers(0, 40), st.integers(1, 6)), check)
 
     def test_what_looks_like_a_stop_string_is_released(self) -> None:
-        """The beginning of a stop string is held back, and comes out when it turns out to be none."""
+        """The beginning of a stop string is withheld, and released when it is none."""
 
         def check(drawn: tuple[str, list[int]]) -> None:
             text, sizes = drawn
@@ -279,7 +279,7 @@ class IOProcessorContract:
 
     # ------------------------------------------------------------------ the rest
     def test_helper_threads_may_call_it(self) -> None:
-        """Concurrent threads get the same results as one."""
+        """Concurrent threads receive the same results as one."""
 
         def both(text: str) -> tuple[list[int], str]:
             ids = self.processor.process_prompt(read_prompt(text), PLAIN).token_ids.tolist()

@@ -9,7 +9,7 @@
             return {"folder": str(tmp_path)}
 
 Both halves live in this process, with an engine's and a worker's role; metadata crosses between them as a message. The
-scheduler's side is driven by `tenonry-kvcache`, as it is in every scheduler that uses it.
+scheduler's side is driven by `tenonry-kvcache`, as in schedulers.
 
 Transfers may run on threads or in other processes: the suite polls for up to `transfer_timeout_s`. It compares the
 bytes of every load with those that the fake worker would have computed, in the step in which the load is reported.
@@ -59,8 +59,8 @@ class BlockNames:
 class KVConnectorContract:
     """Subclass in a test module and name the `kv_connector`.
 
-    `brings_hits`: a prompt that one engine has finished is found by the next one. `config` are fields of EngineConfig.
-    `transfer_timeout_s`: wall-clock seconds that the suite waits for a transfer without seeing anything move.
+    `brings_hits`: a prompt finished by one engine is found by the next one. `config` are fields of EngineConfig.
+    `transfer_timeout_s`: wall-clock limit of a transfer without progress.
     """
 
     kv_connector: ClassVar[str | type[KVConnector] | None] = None
@@ -72,13 +72,13 @@ class KVConnectorContract:
     phases: ClassVar[Sequence[Phase]] = PHASES
 
     def options(self, tmp_path: Path) -> dict[str, Any]:
-        """The connector's options; whatever it stores should be found only by connectors with the same ones."""
+        """Options of the connector; its storage must only be shared by connectors with the same options."""
         return {}
 
     # ------------------------------------------------------------------ tools
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> Iterator[None]:
-        """Connectors of a test live in folders below `tmp_path`, and are shut down at its end."""
+        """Provide a folder below `tmp_path`; connectors are shut down at the end."""
         self._tmp_path = tmp_path
         self.setup_method()
         yield
@@ -98,7 +98,7 @@ class KVConnectorContract:
     def build(
         self, role: KVConnectorRole, folder: Path, spec: HarnessSpec | None = None
     ) -> KVConnector:
-        """One half; it is shut down at the end of the test."""
+        """Build one half; it is shut down at the end of the test."""
         spec = dataclasses.replace(spec or self.spec, config=tuple(self.config.items()))
         config = spec.engine_config()
         cls, options, name = resolve_target(
@@ -131,14 +131,14 @@ class KVConnectorContract:
         )
 
     def folder(self) -> Path:
-        """A new, empty one."""
+        """Create a new, empty folder."""
         self._num_folders += 1
         folder = self._tmp_path / str(self._num_folders)
         folder.mkdir()
         return folder
 
     def _lifetime(self, folder: Path, ops: Sequence[Op], depth: int = 1) -> SchedulerHarness:
-        """One engine over the storage in `folder`, from its start to its shutdown."""
+        """Run one engine over the storage in `folder`, from its start to its shutdown."""
         harness = self.harness(folder, depth)
         play(harness, ops)
         harness.drain()
@@ -146,7 +146,7 @@ class KVConnectorContract:
         return harness
 
     def _two_lifetimes(self, drawn: tuple[int, list[Op]]) -> None:
-        """(depth, program): two engines, one after the other, over the same storage."""
+        """Play (depth, program) in two engines, one after the other, over the same storage."""
         depth, ops = drawn
         folder = self.folder()
         for _ in range(2):
@@ -176,7 +176,7 @@ class KVConnectorContract:
         harness.drain()
 
     def test_without_metadata_no_block_changes(self) -> None:
-        """Most steps have nothing to transfer: `load(None)` and `save(None)` do nothing, `poll` names no handle."""
+        """Most steps have nothing to transfer: `load(None)` and `save(None)` do nothing, `poll` returns no handle."""
         store = FakeKVStore(self.spec.kv_cache())
         worker_half = self.build(KVConnectorRole.WORKER, self.folder())
         worker_half.bind(store)
@@ -206,7 +206,7 @@ class KVConnectorContract:
         )
 
     def test_tokens_are_those_of_a_run_without_it(self) -> None:
-        """Any traffic, any depth, aborts while blocks are on their way; and every block comes back."""
+        """Any traffic, any depth, aborts during transfers; every block is returned."""
         traffic = storms(sends(families=2, max_length=24), aborts=True)
         search(
             st.tuples(st.integers(1, 3), traffic),
@@ -216,7 +216,7 @@ class KVConnectorContract:
         )
 
     def test_requests_that_may_not_share_do_not(self) -> None:
-        """Another tenant's salt and another adapter find nothing."""
+        """A request with another salt or adapter finds nothing."""
         plain = Send(length=14, max_tokens=2)
         salted = dataclasses.replace(plain, cache_salt="tenant-1")
         adapted = dataclasses.replace(plain, adapter=Adapter("a", "1"))
@@ -232,7 +232,7 @@ class KVConnectorContract:
                 )
 
     def test_a_reset_forgets(self) -> None:
-        """When `reset` returns True, nothing that was stored is found again."""
+        """After `reset` returned True, no stored block is found again."""
         folder = self.folder()
         ask = Send(length=14, max_tokens=2)
         harness = self.harness(folder)

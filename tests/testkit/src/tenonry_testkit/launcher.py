@@ -37,7 +37,7 @@ from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.targets import resolve_target
 
-SHORT_S = 0.2  # for engines that are stopped while they start
+SHORT_S = 0.2  # for engines stopped during their start
 
 
 class LauncherContract:
@@ -54,7 +54,7 @@ class LauncherContract:
     # ------------------------------------------------------------------ tools, for tests of your own
     @contextlib.contextmanager
     def launched(self) -> Iterator[tuple[Launcher, Exits]]:
-        """A launcher, and what it reports of exits; shut down at the end, and its engines are gone."""
+        """Yield a launcher and its reports of exits; at the end it is shut down and its engines are gone."""
         cls, options, _ = resolve_target("launcher", self.launcher, self.options)
         made: Launcher = cls(LauncherContext(self._config(), options=options))
         exits = Exits()
@@ -71,7 +71,7 @@ class LauncherContract:
                     os.kill(pid, signal.SIGKILL)
 
     def spec(self, index: int) -> EngineSpec:
-        """An engine to start; it waits for a front end."""
+        """Specification of an engine that waits for a front end."""
         config = self._config()
         records = [
             PluginRecord("executor", "e", "tenonry_testkit.fakes.executor:InstantExecutor"),
@@ -96,7 +96,7 @@ class LauncherContract:
 
     # ------------------------------------------------------------------ the contract
     def test_it_is_a_launcher_that_the_kernel_accepts(self) -> None:
-        """It resolves, can be built, and runs nothing at first."""
+        """It resolves, can be built, and initially runs nothing."""
         with self.launched() as (launcher, _):
             assert isinstance(launcher, Launcher)
             assert launcher.pids() == {}
@@ -105,7 +105,7 @@ class LauncherContract:
             assert host is None or isinstance(host, str), f"host returns {host!r}"
 
     def test_engines_run_under_their_names(self) -> None:
-        """Each is a process of its own; others join later."""
+        """Each is its own process; others join later."""
         with self.launched() as (launcher, _):
             launcher.start([self.spec(0), self.spec(3)])
             assert list(launcher.pids()) == ["engine 0", "engine 3"]
@@ -116,7 +116,7 @@ class LauncherContract:
             assert not any(map(is_gone, pids.values()))
 
     def test_an_exit_is_reported_once(self) -> None:
-        """With name, process id and signal, to all that listen; then it is finished, and runs no more."""
+        """With name, process id and signal, to all callbacks; afterwards the engine is finished and does not run."""
         with self.launched() as (launcher, exits):
             launcher.start([self.spec(0), self.spec(1)])
             others = Exits()
@@ -132,7 +132,7 @@ class LauncherContract:
             assert [name for name, _, _ in exits.seen] == ["engine 1", "engine 0"]
 
     def test_stopped_engines_are_gone_and_not_reported(self) -> None:
-        """`stop` ends the engines that it names, and no others; unknown names are ignored."""
+        """`stop` ends the named engines only; unknown names are ignored."""
         with self.launched() as (launcher, exits):
             launcher.start([self.spec(index) for index in range(3)])
             pids = launcher.pids()
@@ -165,7 +165,7 @@ class LauncherContract:
             assert exits.seen[0][0] == "engine 0"
 
     def test_a_name_is_free_again_after_its_engine(self) -> None:
-        """An engine that ended, or was stopped, is started again under its name."""
+        """An ended or stopped engine is restarted under its name."""
         with self.launched() as (launcher, exits):
             launcher.start([self.spec(0)])
             first = launcher.pids()["engine 0"]
@@ -179,7 +179,7 @@ class LauncherContract:
             assert launcher.pids()["engine 0"] not in {first, second}
 
     def test_it_says_whether_an_engine_stepped(self) -> None:
-        """An engine that ended before its first step has not; the answer is a bool for any name."""
+        """An engine that ended before its first step has not; the result is a bool for any name."""
         with self.launched() as (launcher, _):
             launcher.start([self.spec(0)])
             for name in ("engine 0", "engine 9"):
@@ -197,7 +197,7 @@ class LauncherContract:
             launcher.prepare(spec)
 
     def test_shutdown_leaves_no_process(self) -> None:
-        """Nor is an exit reported; calling it again does nothing, and so it does before any start."""
+        """No exit is reported; repeated calls have no effect, nor has a call before any start."""
         with self.launched() as (launcher, exits):
             launcher.start([self.spec(0), self.spec(1)])
             pids = launcher.pids()

@@ -49,13 +49,13 @@ class Entry:
         self.token_ids: list[int] = []
         self.finished: FinishedOutput | None = None
         self.may_fail = expected.reason is FinishReason.ERROR
-        # Taken now, because the request is in the scheduler's hands soon.
+        # Copied now, before the scheduler receives the request.
         self.limit = request.max_total_tokens
         self.num_before = request.num_tokens
         self.num_prompt = request.num_prompt_tokens
         self.wants = request.source.sampling_params
         self.row_checker = RowChecker(request.source)
-        self.prompt_positions: set[int] = set()  # whose log-probabilities were delivered
+        self.prompt_positions: set[int] = set()  # with delivered log-probabilities
         self.started_at: float | None = None
         self.num_cached: int | None = None
         self.queued_s: float | None = None
@@ -101,7 +101,7 @@ class Ledger:
         self._live.pop(entry.handle, None)
 
     def end_from_outside(self, handle: int, reason: FinishReason) -> None:
-        """The scheduler reports that it ended this request on a call of `finish_requests`."""
+        """Record a request ended by `finish_requests`."""
         entry = self._find(handle)
         expect(entry.is_live, ONE_OUTCOME, f"{entry} was ended again, from outside")
         self.end(entry, FinishedOutput(handle, reason))
@@ -162,7 +162,7 @@ class Ledger:
 
     @staticmethod
     def _check_tokens(entry: Entry, at: int) -> None:
-        """The tokens from output `at` on must be the expected ones; one more than expected is a late ending."""
+        """Check the tokens from output `at` on against the expected ones; an extra token is a late ending."""
         got = entry.token_ids
         wanted = entry.expected.token_ids
         if got[at:] != wanted[at : len(got)]:
@@ -173,7 +173,9 @@ class Ledger:
             )
 
     def _take_logprobs(self, outputs: EngineCoreOutputs) -> None:
-        """Tokens of a request with log-probabilities, and no others, have a line of them; `row` indexes the handles."""
+        """Check log-probabilities: exactly the tokens of requests that ask for them have a line; `row` indexes the
+        handles.
+        """
         owners = outputs.handles
         if len(outputs.offsets):
             owners = np.repeat(owners, np.diff(outputs.offsets))
@@ -296,7 +298,7 @@ def as_ids(values: object) -> np.ndarray:
 
 
 def _places(row: I32, offsets: I32) -> list[int]:
-    """The token of each line, among all tokens: the lines of a row are those of its tokens, in order."""
+    """Token of each line, among all tokens: the lines of a row are those of its tokens, in order."""
     if not len(offsets):
         places: list[int] = row.tolist()
         return places

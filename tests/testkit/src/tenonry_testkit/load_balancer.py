@@ -30,11 +30,11 @@ from tenonry_testkit.wall_clock import WallClockTrap
 
 MAX_ENGINES = 6
 REQUESTS_PER_ENGINE = 100
-LEAST_SHARE = 0.25  # of what an engine would get if all got the same
+LEAST_SHARE = 0.25  # of an equal share
 
 
 class Ask(NamedTuple):
-    """One call of `pick`: a prompt that begins as others of its family do, the candidates, and every engine's load."""
+    """One call of `pick`: a prompt with the prefix of its family, the candidates, and every engine's load."""
 
     family: int
     length: int
@@ -43,7 +43,7 @@ class Ask(NamedTuple):
 
 
 def asks() -> st.SearchStrategy[Ask]:
-    """Calls as they come while engines join, leave and die."""
+    """Draw calls while engines join, leave and die."""
     indexes = st.sets(st.integers(0, MAX_ENGINES - 1), min_size=1)
     return st.builds(
         Ask,
@@ -70,8 +70,8 @@ def make_request(number: int, family: int, length: int, **fields: Any) -> Engine
 class LoadBalancerContract:
     """Subclass in a test module and name the `load_balancer`; `options` are its own.
 
-    `fair` may be False for one that prefers engines on purpose: its docstring must then name them. `config` holds
-    further fields of EngineConfig; `effort` multiplies the number of examples.
+    `fair`: False for a balancer with preferred engines, named in its docstring. `config` holds further fields of
+    EngineConfig; `effort` multiplies the number of examples.
     """
 
     load_balancer: ClassVar[str | type[LoadBalancer] | None] = None
@@ -83,14 +83,14 @@ class LoadBalancerContract:
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def build(self, seed: int = 0) -> LoadBalancer:
-        """A fresh load balancer, as the kernel builds it."""
+        """Build a fresh load balancer like the kernel."""
         cls, options, _ = resolve_target(LOAD_BALANCERS, self.load_balancer, self.options)
         config = EngineConfig(model="fake", **self.config)
         made: LoadBalancer = cls(LoadBalancerContext(config, options=options, seed=seed))
         return made
 
     def pick(self, balancer: LoadBalancer, number: int, ask: Ask) -> int:
-        """One call, whose answer must be a candidate."""
+        """Make one call and check that the result is a candidate."""
         request = make_request(number, ask.family, ask.length)
         chosen = balancer.pick(request, ask.candidates, ask.loads.__getitem__)
         assert chosen in ask.candidates, f"{chosen!r} is none of the candidates {ask.candidates}"
@@ -110,7 +110,7 @@ class LoadBalancerContract:
         assert isinstance(self.build(), LoadBalancer)
 
     def test_it_picks_a_candidate(self) -> None:
-        """Whatever the prompts and the loads, over any sequence of calls."""
+        """For any prompts and loads, over any sequence of calls."""
         self._search(st.lists(asks(), max_size=12), lambda calls: self._play(self.build(), calls))
 
     def test_engines_leave_and_join(self) -> None:
@@ -130,7 +130,7 @@ class LoadBalancerContract:
         self._search(st.tuples(st.integers(0, 5), st.integers(0, 70)), change, 20)
 
     def test_a_single_candidate_is_picked(self) -> None:
-        """The only engine that is left, or the one that `data_parallel_rank` names, gets the request, however busy."""
+        """The only remaining engine, or that of `data_parallel_rank`, receives the request, however busy."""
         balancer = self.build()
         for rank in (0, 3, 1):
             request = make_request(rank, rank, 40, data_parallel_rank=rank)
@@ -149,7 +149,7 @@ class LoadBalancerContract:
         self._search(st.tuples(st.integers(0, 99), calls), twice, 20)
 
     def test_two_do_not_share_what_they_remember(self) -> None:
-        """Two front ends of one process, or two tests, do not change each other's picks."""
+        """Two front ends of one process, or two tests, do not affect each other's picks."""
 
         def beside(calls: list[Ask]) -> None:
             alone = self._play(self.build(), calls)
@@ -164,7 +164,7 @@ class LoadBalancerContract:
         self._search(st.lists(asks(), min_size=4, max_size=24), beside, 20)
 
     def test_unrelated_requests_spread_over_idle_engines(self) -> None:
-        """Each engine receives a quarter of an equal share at least; an unfair balancer documents its preference."""
+        """Each engine receives at least a quarter of an equal share; an unfair balancer documents its preference."""
         if not self.fair:
             cls, _, name = resolve_target(LOAD_BALANCERS, self.load_balancer, self.options)
             assert inspect.getdoc(cls), f"{name} is not fair: say in its docstring what it prefers"
@@ -182,7 +182,7 @@ class LoadBalancerContract:
             )
 
     def test_requests_are_not_changed(self) -> None:
-        """The request goes to the engine as it came."""
+        """The engine receives the request unchanged."""
 
         def keep(ask: Ask) -> None:
             request = make_request(1, ask.family, ask.length)

@@ -1,4 +1,4 @@
-"""The conformance suite of logits processors of workers on torch: a row's logits are its own affair. Test process.
+"""The conformance suite of logits processors of workers on torch: rows are independent. Test process.
 
 from tenonry_testkit.logits_processor import LogitsProcessorContract
 
@@ -41,7 +41,7 @@ class Rows:
     def enter(
         self, row: int, params: SamplingParams, prompt: Sequence[int], output: Sequence[int] = ()
     ) -> bool:
-        """A row starts, or comes back with its outputs; whether it needs the processor."""
+        """Start or resume a row; returns True if it needs the processor."""
         tokens = [*prompt, *output]
         self.history[row, : len(tokens)] = tokens
         self.tokens[row], self.num_prompt[row] = tokens, len(prompt)
@@ -62,14 +62,14 @@ class Rows:
         return bool(needs)
 
     def leave(self, row: int) -> None:
-        """A row is gone."""
+        """Remove a row."""
         if self.processor.active[row]:
             self.processor.leave(row)
         self.processor.active[row] = False
         del self.tokens[row]
 
     def step(self, rows: Sequence[int]) -> SampleStep:
-        """These rows sample."""
+        """Sample these rows."""
         length = np.array([len(self.tokens[row]) for row in rows], np.int32)
         prompt = np.array([self.num_prompt[row] for row in rows], np.int32)
         return SampleStep(np.array(rows, np.int32), length - prompt, length)
@@ -83,7 +83,7 @@ class Rows:
         return changed
 
     def accept(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
-        """These tokens were chosen."""
+        """Record the chosen tokens."""
         for row, token in zip(rows, tokens, strict=True):
             self.history[row, len(self.tokens[row])] = token
             self.tokens[row].append(token)
@@ -94,8 +94,7 @@ class LogitsProcessorContract:
     """Subclass in a test module and name the `logits_processor`; `asking`: fields of SamplingParams of a request that
     needs it.
 
-    `is_for_all`: requests that do not ask need it, too. `changes_any`: it changes the logits of a request that asks,
-    for some tokens at least.
+    `is_for_all`: other requests need it, too. `changes_any`: it changes at least some logits of such a request.
     """
 
     logits_processor: ClassVar[str | type[LogitsProcessor] | None] = None
@@ -111,7 +110,7 @@ class LogitsProcessorContract:
         return Rows(cls)
 
     def params(self) -> SamplingParams:
-        """Those of a request that needs it."""
+        """Parameters of a request that needs it."""
         return SamplingParams(**self.asking)
 
     def draw(self, count: int, seed: int = 0) -> torch.Tensor:
@@ -129,14 +128,14 @@ class LogitsProcessorContract:
         assert made.interface_version == 1
 
     def test_only_requests_that_ask_need_it(self) -> None:
-        """A row costs time in every step in which it needs a processor."""
+        """A row that needs a processor costs time in every step."""
         rows = self.rows()
         assert rows.enter(0, self.params(), (1, 2, 3)), "a request that asks does not need it"
         if not self.is_for_all:
             assert not rows.enter(1, SamplingParams(), (1, 2, 3)), "a plain request needs it"
 
     def test_logits_change_in_place(self) -> None:
-        """For some tokens; none becomes NaN, and one can be sampled at least."""
+        """For some tokens; none becomes NaN, and at least one can be sampled."""
         rows = self.rows()
         rows.enter(0, self.params(), (1, 2, 3))
         changed = False
@@ -167,7 +166,7 @@ class LogitsProcessorContract:
                 assert torch.equal(found[place : place + 1], alone[row]), f"row {row} in {order}"
 
     def test_the_same_tokens_have_the_same_logits(self) -> None:
-        """However often it is asked: only `accept` adds a token."""
+        """Repeated calls have no effect: only `accept` adds a token."""
         rows = self.rows()
         rows.enter(2, self.params(), (4, 5))
         logits = self.draw(1)
@@ -175,7 +174,7 @@ class LogitsProcessorContract:
         assert all(torch.equal(rows.logits([2], logits), first) for _ in range(3))
 
     def test_a_row_keeps_nothing_of_the_request_before_it(self) -> None:
-        """The next request of a row begins afresh."""
+        """The next request of a row starts without state."""
         fresh = self.rows()
         fresh.enter(1, self.params(), (7, 8))
         wanted = fresh.logits([1], self.draw(1))
@@ -189,7 +188,7 @@ class LogitsProcessorContract:
         assert torch.equal(rows.logits([1], self.draw(1)), wanted)
 
     def test_a_row_that_comes_back_goes_on(self) -> None:
-        """After preemption it enters with its outputs, in another row: logits are those without it."""
+        """After preemption it enters with its outputs, in another row; logits are those without preemption."""
         rows = self.rows()
         rows.enter(0, self.params(), (1, 2))
         for token in (9, 3, 9):
@@ -200,7 +199,7 @@ class LogitsProcessorContract:
         assert torch.equal(back.logits([3], self.draw(1)), wanted)
 
     def test_the_best_token_is_that_of_the_logits(self) -> None:
-        """`best` answers None, or index and logit after `apply`, and changes nothing."""
+        """`best` returns None, or index and logit after `apply`, and changes nothing."""
         rows = self.rows()
         for row in (0, 1):
             rows.enter(row, self.params(), (row, 2, 3))
@@ -217,7 +216,7 @@ class LogitsProcessorContract:
             assert torch.equal(answer[1].float(), values)
 
     def test_drafts_fit_as_far_as_they_are_long(self) -> None:
-        """`fitting` answers a number of the leading drafts."""
+        """`fitting` returns the number of accepted leading drafts."""
         rows = self.rows()
         rows.enter(0, self.params(), (1, 2, 3))
         for drafts in ((), (1,), (4, 5, 6, 7)):
@@ -225,12 +224,12 @@ class LogitsProcessorContract:
             assert 0 <= number <= len(drafts), f"{number} of {len(drafts)} drafts"
 
     def test_requests_are_prepared(self) -> None:
-        """`compile` names the requests that are ready, of those that are asked for only."""
+        """`compile` returns ready requests, among the requested ones only."""
         ready = list(self.rows().processor.compile({3: None, 8: None}, 0.0))
         assert set(ready) <= {3, 8}, f"compile names {ready}"
 
     def test_it_shuts_down(self) -> None:
-        """With rows that still run."""
+        """With running rows."""
         rows = self.rows()
         rows.enter(0, self.params(), (1, 2, 3))
         rows.processor.shutdown()

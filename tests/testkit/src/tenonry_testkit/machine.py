@@ -1,4 +1,4 @@
-"""A hypothesis state machine over one scheduler: anything the engine may do, in any order. Test process."""
+"""A hypothesis state machine over one scheduler: any engine behaviour, in any order. Test process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @initialize(size=st.sampled_from(SIZES))
     def start(self, size: tuple[int, int, int]) -> None:
-        """An engine."""
+        """Start an engine."""
         seqs, budget, blocks = size
         spec = dataclasses.replace(self.spec, max_num_seqs=seqs, max_num_batched_tokens=budget)
         num_blocks = max(blocks, spec.least_blocks())
@@ -68,13 +68,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(launches=st.integers(0, 3), results=st.integers(0, 3), turns=st.integers(0, 9))
     def engine_works(self, launches: int, results: int, turns: int) -> None:
-        """Steps are launched ahead, results arrive late, and then the run continues as usual."""
+        """Launch steps ahead, deliver results late, then continue normally."""
         play(self.harness, [*[Launch()] * launches, *[Deliver()] * results, Turn(turns)])
 
     @rule(which=st.integers(0, 7), how=st.sampled_from(ENDINGS))
     @precondition(lambda self: self.harness.ledger.live)
     def something_ends(self, which: int, how: str) -> None:
-        """A request is aborted at any stage, or fails in the worker; rarely, all are aborted."""
+        """Abort a request at any stage, or fail it in the worker; rarely, abort all."""
         play(
             self.harness,
             [
@@ -86,12 +86,12 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(running=st.booleans(), turns=st.integers(0, 3))
     def cache_is_reset(self, running: bool, turns: int) -> None:
-        """An operator forgets the prefix cache."""
+        """Clear the prefix cache."""
         play(self.harness, [Turn(turns), Reset(running)])
 
     @rule(seconds=st.sampled_from((0.01, 60.0)))
     def time_passes(self, seconds: float) -> None:
-        """The clock moves."""
+        """Advance the clock."""
         play(self.harness, [Tick(seconds), Turn(1)])
 
     def teardown(self) -> None:

@@ -5,7 +5,7 @@ from tenonry_testkit.model import ModelContract
 class TestMine(ModelContract):
     model = "my-model"
 
-Needs what reads the folder: install `tenonry-hf-hub`.
+Needs a reader of the folder: install `tenonry-hf-hub`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ModelContract:
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def folder(self) -> Path:
-        """The folder, or GGUF file, that the name stands for."""
+        """Return the folder, or GGUF file, of the name."""
         found = self._answer()
         if isinstance(found, Located):
             return found.path
@@ -54,24 +54,24 @@ class ModelContract:
 
     # ------------------------------------------------------------------ the contract
     def test_it_is_a_model_that_the_hub_finds(self) -> None:
-        """A function without arguments, or a folder."""
+        """It is a function without arguments, or a folder."""
         found = resolve_function(MODELS, given(self.model))
         if callable(found):
             inspect.signature(found).bind()
 
     def test_it_is_a_folder_that_exists(self) -> None:
-        """Or a GGUF file that exists. An absolute path: commands run in any folder."""
+        """It is a folder or GGUF file. An absolute path: commands run in any folder."""
         folder = self.folder()
         assert folder.is_absolute(), f"{folder} is relative"
         is_file = folder.suffix == ".gguf" and folder.is_file()
         assert is_file or folder.is_dir(), f"{folder} is no folder and no GGUF file"
 
     def test_it_is_the_same_each_time(self) -> None:
-        """Front end and engines ask by themselves."""
+        """Front end and engines resolve it independently."""
         assert self.folder() == self.folder() == self.folder()
 
     def test_asking_has_no_effects(self) -> None:
-        """Nothing is downloaded or written to answer; that is for the build of the package."""
+        """Nothing is downloaded or written; the package's build does that."""
         found = resolve_function(MODELS, given(self.model))
         with watched() as effects:
             _ = found() if callable(found) else found
@@ -85,12 +85,12 @@ class ModelContract:
         assert info.vocab_size > 0
 
     def test_end_tokens_are_in_the_vocabulary(self) -> None:
-        """Ids that end an answer can be sampled."""
+        """End token ids can be sampled."""
         info = self.info()
         assert all(0 <= token < info.vocab_size for token in info.eos_token_ids)
 
     def test_weights_are_there_where_they_are_promised(self) -> None:
-        """A folder without weights says so."""
+        """A folder without weights declares it."""
         try:
             self.info(load_format="auto")
         except ModelError:
@@ -99,13 +99,13 @@ class ModelContract:
             )
 
     def test_reading_leaves_the_folder_as_it_was(self) -> None:
-        """Packages are installed where nobody may write."""
+        """Packages may be installed in read-only folders."""
         before = _listing(self.folder())
         self.info()
         assert _listing(self.folder()) == before
 
     def test_files_are_readable_by_all(self) -> None:
-        """Servers run as another user than the one who installed the package."""
+        """The server's user may differ from the installing one."""
         for file in self.folder().rglob("*"):
             if file.is_file():
                 assert file.stat().st_mode & 0o044, f"{file} can only be read by its owner"

@@ -26,7 +26,7 @@ KEPT = (
     "torch",
     "tenonry_torch_base.attention",
     "tenonry_worker_torch_cpu.attention",
-)  # modules are compared apart; caches change with each run
+)  # modules are compared separately; caches change with each run
 
 
 class ModelPassContract(WorkerPartContract):
@@ -48,7 +48,7 @@ class ModelPassContract(WorkerPartContract):
         return self.model_pass
 
     def _loaded(self, **options: Any) -> Any:
-        """The model of a worker that has loaded, and that nobody shares."""
+        """Return an unshared model of a loaded worker."""
         self.options = {self.option: [self.part()], "step_kernels": "none"} | options
         worker: Any = self.built()
         worker.examine()
@@ -66,13 +66,13 @@ class ModelPassContract(WorkerPartContract):
         return result
 
     def test_is_used(self) -> None:
-        """It is for the model of the suite, and results with it are the model's."""
+        """It applies to the model of the suite, with the model's results."""
         result = self._result(self._loaded())
         assert result.outcome.value == "used", f"{result.outcome.value}: {result.text}"
         assert result.text, "`apply` returns no words for the log"
 
     def test_is_undone_without_a_trace(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where results differ, everything is as before: attributes, modules and weights."""
+        """After different results, everything is restored: attributes, modules and weights."""
         found, _ = resolve_point(self.point, self.part())
         apply = found.apply
         before: dict[str, object] = {}
@@ -89,7 +89,7 @@ class ModelPassContract(WorkerPartContract):
         assert_same(before, snapshot(model))
 
     def test_why_not_changes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It looks at the model only."""
+        """It only reads the model."""
         found, _ = resolve_point(self.point, self.part())
         why_not = found.why_not
         pairs = []

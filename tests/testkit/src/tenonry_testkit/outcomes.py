@@ -40,7 +40,7 @@ def _outcome(case: Any, name: str, parameters: dict[str, Any]) -> BaseException 
         getattr(case, name)(**parameters)
     except pytest.skip.Exception:
         return None
-    except (Exception, pytest.fail.Exception) as error:  # whatever happens
+    except (Exception, pytest.fail.Exception) as error:  # any exception
         return error
     finally:
         getattr(case, "teardown_method", _nothing)()
@@ -48,7 +48,7 @@ def _outcome(case: Any, name: str, parameters: dict[str, Any]) -> BaseException 
 
 
 def _nothing() -> None:
-    """A suite need not set anything up."""
+    """Do nothing, for suites without setup."""
 
 
 def failing_tests(suite: type, names: Iterable[str] | None = None) -> dict[str, BaseException]:

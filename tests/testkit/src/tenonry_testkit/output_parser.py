@@ -1,4 +1,4 @@
-"""The conformance suite of output parsers: events depend on the text alone (SO-2). Test process.
+"""The conformance suite of output parsers: events depend only on the text (SO-2). Test process.
 
 from tenonry_testkit.output_parser import Answer, OutputParserContract
 
@@ -47,13 +47,13 @@ TOOLS = (
 WORDS = (*string.ascii_letters, *string.punctuation.translate(MARKUP), *4 * (" ", "\n", "is "))
 UNITS = ("a", " ", "\n", "<", "[", "{", '"', "\\", '{"', "</", '":')
 PIECE = 2048
-MOST_BEGINNINGS = 14  # of answers, that the tests of endless text look at
-LEAST_BEGINNINGS = 5  # however small the effort
-BASE_WORK = 400  # characters that are fed to see how much work they are
+MOST_BEGINNINGS = 14  # of answers, in the tests of endless text
+LEAST_BEGINNINGS = 5  # for any effort
+BASE_WORK = 400  # characters for the base measurement of work
 
 
 class Answer(NamedTuple):
-    """A model's whole answer, its events, and the end of the prompt before it."""
+    """A complete answer of a model, its events, and the end of the preceding prompt."""
 
     text: str
     events: tuple[Event, ...]
@@ -63,8 +63,8 @@ class Answer(NamedTuple):
 class OutputParserContract:
     """Subclass in a test module; name the `output_parser` and `answers` of its format, calls and unusual ones included.
 
-    `tools` are those of the requests: `add(a: integer, b: integer)` and `say(text: string)` by default. `max_held`
-    bounds the characters that the parser may keep. `effort` multiplies the number of examples.
+    `tools` are those of the requests: `add(a: integer, b: integer)` and `say(text: string)` by default. `max_held`:
+    maximum characters held by the parser. `effort` multiplies the number of examples.
     """
 
     output_parser: ClassVar[str | type[OutputParser] | None] = None
@@ -78,7 +78,7 @@ class OutputParserContract:
     # ------------------------------------------------------------------ tools, for tests of your own
     @classmethod
     def parser_class(cls) -> type[OutputParser]:
-        """The class, found and checked once per suite, as a server does."""
+        """Return the class, found and checked once per suite, like a server."""
         known = cls.__dict__.get("_checked")
         if known is None or known[0] is not cls.output_parser:
             cls._checked = (cls.output_parser, cls._check())
@@ -99,13 +99,13 @@ class OutputParserContract:
         return target
 
     def build(self, prompt: str = "", *, with_tools: bool = True) -> OutputParser:
-        """A fresh parser, as the server builds it for one completion."""
+        """Build a fresh parser like the server, for one completion."""
         return self.parser_class()(ParserContext(self.tools if with_tools else (), prompt))
 
     def read(
         self, pieces: Iterable[str], prompt: str = "", *, with_tools: bool = True
     ) -> list[Event]:
-        """All events of an answer that arrives in these pieces."""
+        """Parse an answer in these pieces; returns all events."""
         parser = self.build(prompt, with_tools=with_tools)
         events = [event for piece in pieces for event in parser.feed(piece, [0])]
         return joined([*events, *parser.close()])
@@ -116,7 +116,7 @@ class OutputParserContract:
         search(strategy, check, max(1, round(examples * self.effort)), self.phases)
 
     def _texts(self) -> st.SearchStrategy[tuple[str, str]]:
-        """(text, prompt): an answer, a part of one, or pieces of several mixed with text that breaks parsers."""
+        """Draw (text, prompt): an answer, a part of one, or pieces of several mixed with adversarial text."""
         answers = st.sampled_from([(answer.text, answer.prompt) for answer in self.answers])
         spans = st.tuples(answers, st.integers(0, 200), st.integers(1, 60)).map(
             lambda drawn: drawn[0][0][drawn[1] % len(drawn[0][0]) :][: drawn[2]]
@@ -133,13 +133,13 @@ class OutputParserContract:
         assert self.answers, "this suite has no answers: give some of the format, with their events"
 
     def test_answers_mean_what_they_should(self) -> None:
-        """Each whole answer produces the events that the suite names."""
+        """Each complete answer produces the events named by the suite."""
         for answer in self.answers:
             found = self.read([answer.text], answer.prompt)
             assert found == list(answer.events), f"{answer.text!r} gave {found}"
 
     def test_events_do_not_depend_on_how_the_text_is_cut(self) -> None:
-        """Any text, also a broken one, produces the same events in pieces as in one."""
+        """Any text, also a malformed one, produces the same events in pieces as at once."""
 
         def check(drawn: tuple[tuple[str, str], list[int]]) -> None:
             (text, prompt), cuts = drawn
@@ -152,7 +152,7 @@ class OutputParserContract:
         self._search(st.tuples(self._texts(), cuts), check, 100)
 
     def test_events_are_the_same_one_character_at_a_time(self) -> None:
-        """The finest cut, and pieces without text between."""
+        """The finest division, with empty pieces."""
 
         def check(drawn: tuple[str, str]) -> None:
             text, prompt = drawn
@@ -165,7 +165,7 @@ class OutputParserContract:
         self._search(self._texts(), check, 40)
 
     def test_arguments_of_answers_are_json(self) -> None:
-        """The arguments of each call, joined, parse; those of a stream are those of the whole answer."""
+        """The joined arguments of each call parse; those of a stream equal those of the complete answer."""
         for answer in self.answers:
             whole = calls_of(self.read([answer.text], answer.prompt))
             streamed = calls_of(self.read(answer.text, answer.prompt))
@@ -174,14 +174,14 @@ class OutputParserContract:
                 json.loads(arguments)
 
     def test_any_end_is_an_end(self) -> None:
-        """An answer that is cut off anywhere raises nothing, and every call that began has ended, once."""
+        """A truncated answer raises nothing, and every started call ends, once."""
         for answer in self.answers:
             for end in range(len(answer.text)):
                 check_order(self.read([answer.text[:end]], answer.prompt))
         self._search(self._texts(), lambda drawn: check_order(self.read([drawn[0]], drawn[1])))
 
     def test_plain_text_is_text(self) -> None:
-        """Without markup the events are the text, nothing added and nothing lost."""
+        """Without markup the events are exactly the text."""
         plain = st.lists(st.sampled_from(WORDS), max_size=20).map("".join)
 
         def check(text: str) -> None:
@@ -192,7 +192,7 @@ class OutputParserContract:
         self._search(plain, check, 30)
 
     def test_without_tools_there_are_no_calls(self) -> None:
-        """A request that offers no function, or forbids calls, gets none."""
+        """A request without functions, or with calls forbidden, receives none."""
 
         def check(drawn: tuple[str, str]) -> None:
             found = self.read([drawn[0]], drawn[1], with_tools=False)
@@ -203,7 +203,7 @@ class OutputParserContract:
         self._search(self._texts(), check, 20)
 
     def test_two_do_not_share_what_they_hold(self) -> None:
-        """Completions that arrive interleaved do not change each other."""
+        """Interleaved completions do not affect each other."""
         for answer in self.answers:
             alone = self.read([answer.text], answer.prompt)
             parsers = [self.build(answer.prompt) for _ in range(2)]
@@ -215,7 +215,7 @@ class OutputParserContract:
                 assert joined([*events, *parser.close()]) == alone
 
     def test_little_is_held(self) -> None:
-        """For any continuation of an answer, the parser keeps at most `max_held` characters of it."""
+        """For any continuation of an answer, the parser holds at most `max_held` characters of it."""
         for text, prompt, unit in self._endless():
             parser = self.build(prompt)
             parser.feed(text, [0])
@@ -239,7 +239,7 @@ class OutputParserContract:
             )
 
     def _endless(self) -> Iterator[tuple[str, str, str]]:
-        """(the beginning of an answer, its prompt, the text that then repeats)."""
+        """Yield (beginning of an answer, its prompt, repeated text)."""
         beginnings = [
             (answer.text[:end], answer.prompt)
             for answer in self.answers
@@ -273,7 +273,7 @@ class OutputParserContract:
 
 
 def cut(text: str, cuts: Iterable[int]) -> Iterator[str]:
-    """The text in pieces that end at `cuts`, taken modulo its length; equal ones make empty pieces."""
+    """Yield the text in pieces that end at `cuts`, modulo its length; equal ones make empty pieces."""
     places = sorted(place % (len(text) + 1) for place in cuts)
     for start, end in itertools.pairwise([0, *places, len(text)]):
         yield text[start:end]
@@ -292,7 +292,7 @@ def calls_of(events: Iterable[Event]) -> list[tuple[str, str]]:
 
 
 def check_order(events: Iterable[Event]) -> None:
-    """Raise AssertionError unless calls alternate between begin and end, with nothing but arguments within."""
+    """Raise AssertionError unless calls alternate between begin and end, with only arguments in between."""
     is_open = False
     for event in events:
         if isinstance(event, CallStart):

@@ -1,7 +1,7 @@
 """Installs plugins for one test: temporary distributions in a folder, and a plugin manager that sees only those.
 
-Distributions are plain files, as pip would leave them: modules, and a dist-info with METADATA and entry_points.txt, so
-that the resolver is tested with realistic input. Test process.
+Distributions are plain files like pip's: modules, and a dist-info with METADATA and entry_points.txt, so that the
+resolver is tested with realistic input. Test process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tenonry.plugin.manager import PluginManager
 class TmpPlugins:
     """A context manager around one folder on `sys.path`; on leaving, its modules and metadata are forgotten.
 
-    Unless `see_installed`, entry points of installed distributions are hidden, so that a test controls all names.
+    Unless `see_installed`, entry points of installed distributions are hidden, so that the test controls all names.
     """
 
     def __init__(self, folder: Path, *, see_installed: bool = False) -> None:
@@ -112,7 +112,7 @@ class TmpPlugins:
     def manager(
         self, policy: PluginPolicy | None = None, *, discover: bool = True
     ) -> PluginManager:
-        """A plugin manager that sees only the plugins of this test; `discover`: with its hook modules."""
+        """Return a plugin manager that sees only the plugins of this test; `discover`: with its hook modules."""
         return PluginManager(policy, discover=discover)
 
     def import_module(self, name: str) -> ModuleType:
@@ -120,7 +120,7 @@ class TmpPlugins:
         return importlib.import_module(name)
 
     def forget_caches(self) -> None:
-        """Make every cache between a file on disk and the resolver look again."""
+        """Invalidate every cache between files and the resolver."""
         importlib.invalidate_caches()
         for function in vars(discovery).values():
             remembered = getattr(function, "__wrapped__", None)
@@ -142,8 +142,8 @@ class TmpPlugins:
 
 @contextlib.contextmanager
 def fake_model_installed(folder: Path) -> Iterator[TmpPlugins]:
-    """Make the models of `fakes.model` available, in addition to all that is installed, to processes with `folder` on
-    their path.
+    """Make the models of `fakes.model` available, in addition to installed ones, to processes with `folder` on their
+    path.
     """
     with TmpPlugins(folder, see_installed=True) as plugins:
         plugins.distribution(

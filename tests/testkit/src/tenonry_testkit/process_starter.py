@@ -1,4 +1,4 @@
-"""Conformance suite for process starters: children start, are watched, and end (PM-4 to PM-8, Q6, fault 12).
+"""Conformance suite for process starters: children start, are supervised, and end (PM-4 to PM-8, Q6, fault 12).
 
 class TestMine(ProcessStarterContract):
     @pytest.fixture
@@ -39,11 +39,11 @@ class StartingSupervisor(Supervisor):
 
 
 class ProcessStarterContract:
-    """Rules for the children of any process starter, as a `Supervisor` sees them."""
+    """Rules for the children of any process starter, from the view of a `Supervisor`."""
 
     @pytest.fixture
     def starter(self) -> Iterator[ProcessStarter]:
-        """The starter under test; an author overrides it."""
+        """Return the starter under test; an author overrides it."""
         yield FRESH
 
     @pytest.fixture
@@ -77,7 +77,7 @@ class ProcessStarterContract:
         assert facts["held"] == []
         assert not facts["multiprocessing"]
         assert facts["collects_garbage"]
-        assert facts["frozen"] > 1000  # modules; collections leave them alone
+        assert facts["frozen"] > 1000  # modules; collections skip them
 
     @pytest.mark.parametrize("number", GROUP_SIGNALS)
     def test_what_reaches_a_whole_group_means_nothing_to_it_from_its_first_moment_on(
@@ -176,7 +176,7 @@ class ProcessStarterContract:
         assert caplog.text.count("has sent no heartbeat for 2 s") == 2
 
     def test_one_that_stays_stopped_is_killed(self, supervisor, file, caplog, monkeypatch):
-        """Whatever limit there is for its silence, and although it may be silent. Its own children are its affair."""
+        """Independently of the limit of its silence. It is responsible for its own children."""
         monkeypatch.setattr(supervise, "STOPPED_S", 2.0)
         exits = Exits()
         supervisor.on_exit(exits)
@@ -195,7 +195,7 @@ class ProcessStarterContract:
         assert list(supervisor.pids()) == ["waiting"]
 
     def test_one_that_continues_in_time_may_be_stopped_again(self, supervisor, file, monkeypatch):
-        """The seconds of a stop count only one after the other."""
+        """Only uninterrupted seconds of a stop count."""
         monkeypatch.setattr(supervise, "STOPPED_S", 3.0)
         role = "tenonry_testkit.kernel.roles:wait_for_descendant"
         child = supervisor.start("x", role, {"file": str(file)})

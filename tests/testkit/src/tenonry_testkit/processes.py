@@ -23,16 +23,16 @@ from typing import Any, NamedTuple, Self
 
 import psutil
 
-BELOW_THOSE_OF_LINUX = 32_000  # by default it hands out those from 32768 on
+BELOW_THOSE_OF_LINUX = 32_000  # Linux assigns ports from 32768 on by default
 COMMAND = (sys.executable, "-m", "tenonry")
 HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[\w-]+(?:\.[\w-]+)*)"
-# Group 1 is the address without the punctuation around it; the line must have ended, as half an address is one, too.
+# Group 1 is the address without surrounding punctuation; the line must be complete: a truncated address may be valid.
 URL = rf"(https?://{HOST}(?::\d+)?(?:/[\w.~%/-]*[\w~])?)[^\n]*\n"
 
 
 @contextlib.contextmanager
 def children_killed(patience_s: float = 20.0) -> Iterator[None]:
-    """Kill, at the end, every process that was started below this one in the block."""
+    """Kill, at the end, every process started below this one in the block."""
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     try:
         yield
@@ -56,7 +56,7 @@ class Completed(NamedTuple):
     stderr: str
 
     def check(self) -> Completed:
-        """This, if it succeeded; AssertionError with everything it wrote otherwise."""
+        """Return this, if it succeeded; raises AssertionError with its output otherwise."""
         assert self.returncode == 0, f"exit code {self.returncode}\n{self.stdout}\n{self.stderr}"
         return self
 
@@ -69,9 +69,9 @@ def run_cli(
     stdin: str = "",
     command: tuple[str, ...] = COMMAND,
 ) -> Completed:
-    """Run `tenonry WORDS` to its end. AssertionError with its output when that takes more than `timeout` seconds.
+    """Run `tenonry WORDS` to its end. Raises AssertionError with its output after `timeout` seconds.
 
-    `env` is added to the environment; None as a value takes a variable out.
+    `env` is added to the environment; None as a value removes a variable.
     """
     with Running(*arguments, env=env, cwd=cwd, stdin=stdin, command=command) as process:
         process.wait(timeout)
@@ -79,7 +79,7 @@ def run_cli(
 
 
 class Running:
-    """A command that runs. A context manager: on leaving, it and all its descendants are killed."""
+    """A running command. A context manager: on leaving, it and all its descendants are killed."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Running:
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs."""
+        """Exit code; None while it runs."""
         return self.process.poll()
 
     @property
@@ -133,23 +133,25 @@ class Running:
 
     @property
     def output(self) -> str:
-        """Both, for messages."""
+        """Standard output and errors, for messages."""
         return f"--- stdout of {' '.join(self.arguments)}\n{self.stdout}\n--- stderr\n{self.stderr}"
 
     def descendants(self) -> list[psutil.Process]:
-        """Child processes, theirs, and so on."""
+        """All descendant processes."""
         return descendants(self.pid)
 
     # ------------------------------------------------------------------ waiting
     def wait(self, timeout: float = 25.0) -> int:
-        """Exit code. AssertionError with its output when it is still running after `timeout` seconds."""
+        """Return the exit code. Raises AssertionError with its output after `timeout` seconds."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {timeout} s\n{self.output}") from None
 
     def wait_for(self, what: Callable[[], object], timeout: float = 25.0, name: str = "") -> object:
-        """The first true value of `what()`. AssertionError with the output if it ends or time runs out before."""
+        """Return the first true value of `what()`. Raises AssertionError with the output at the process's end or the
+        timeout.
+        """
         deadline = time.monotonic() + timeout
         while True:
             found = what()
@@ -163,7 +165,7 @@ class Running:
             time.sleep(0.02)
 
     def wait_for_output(self, pattern: str, timeout: float = 25.0) -> re.Match[str]:
-        """The first match of `pattern` in its output."""
+        """Return the first match of `pattern` in its output."""
         found = self.wait_for(
             lambda: re.search(pattern, self.stdout + self.stderr), timeout, f"output {pattern!r}"
         )
@@ -182,12 +184,12 @@ class Running:
         return self.wait(timeout)
 
     def kill(self) -> None:
-        """Kill it and everything below it, together."""
+        """Kill it and all its descendants together."""
         victims: list[Any] = [*self.descendants(), self.process]
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(
                 self.pid, signal.SIGKILL
-            )  # also those whose parent has died: they are in its session
+            )  # including those whose parent has died: they are in its session
         for victim in victims:
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                 victim.kill()
@@ -216,7 +218,7 @@ class Server(Running):
     def wait_ready(
         self, ready_path: str = "/ready", timeout: float = 25.0, url_pattern: str = URL
     ) -> Server:
-        """Wait until it has printed its address and answers `ready_path` with 200.
+        """Wait until it has printed its address and responds to `ready_path` with 200.
 
         The address is group 1 of the first match of `url_pattern`; by default the first URL in a complete line, with
         any surrounding text.
@@ -252,7 +254,7 @@ def start_server(
     cwd: str | os.PathLike[str] | None = None,
     command: tuple[str, ...] = COMMAND,
 ) -> Iterator[Server]:
-    """`tenonry WORDS` as a server that is ready; killed with its whole tree on leaving."""
+    """Yield `tenonry WORDS` as a ready server; killed with its whole tree on leaving."""
     server = Server(*arguments, env=env, cwd=cwd, command=command)
     try:
         yield server.wait_ready(ready_path, timeout, url_pattern)
@@ -261,7 +263,7 @@ def start_server(
 
 
 def free_port() -> int:
-    """A free TCP port of 127.0.0.1, outside of the range that the system assigns for port 0."""
+    """Return a free TCP port of 127.0.0.1, outside the range assigned by the system for port 0."""
     while True:
         port = BELOW_THOSE_OF_LINUX - secrets.randbelow(20_000)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -269,7 +271,7 @@ def free_port() -> int:
 
 
 def descendants(pid: int | None = None) -> list[psutil.Process]:
-    """Child processes of `pid` (this one by default), theirs, and so on."""
+    """All descendant processes of `pid`, by default of this one."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:

@@ -30,12 +30,12 @@ class ProgressBarContract:
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def build(self) -> Callable[[int], Any]:
-        """The function as `LLM.generate` finds it."""
+        """Return the function as found by `LLM.generate`."""
         found: Callable[[int], Any] = resolve_function(PROGRESS_BARS, given(self.progress_bar))
         return found
 
     def play(self, total: int, *ended: int) -> tuple[str, str]:
-        """Standard output and standard error of one run."""
+        """Return standard output and standard error of one run."""
         output, errors = io.StringIO(), io.StringIO()
         with (
             contextlib.redirect_stdout(output),
@@ -48,7 +48,7 @@ class ProgressBarContract:
 
     # ------------------------------------------------------------------ the contract
     def test_it_yields_a_function(self) -> None:
-        """A context manager of the number of requests, that yields a function of how many ended."""
+        """A context manager of the number of requests yields a function of the number of ended ones."""
         with contextlib.redirect_stderr(io.StringIO()), self.build()(3) as update:
             assert callable(update), f"it yields {update!r}, not a function"
             update(1)
@@ -68,7 +68,7 @@ class ProgressBarContract:
         self.play(10, 0, 0, 4, 4, 9, 10, 10)
 
     def test_a_run_may_end_early(self) -> None:
-        """An exception of the run passes, and the bar ends."""
+        """An exception of the run propagates, and the bar ends."""
         with contextlib.redirect_stderr(io.StringIO()):
             try:
                 with self.build()(5) as update:
@@ -79,7 +79,7 @@ class ProgressBarContract:
         raise AssertionError("it swallowed the exception of the run")
 
     def test_runs_follow_one_another(self) -> None:
-        """Nothing of a run is left to the next, in the same process."""
+        """No state of a run remains for the next, in the same process."""
         _, first = self.play(4, 1, 4)
         for _ in range(2):
             _, again = self.play(4, 1, 4)
@@ -97,7 +97,7 @@ class ProgressBarContract:
                 inner(number)
 
     def test_standard_output_is_left_to_the_caller(self) -> None:
-        """Answers of scripts go there."""
+        """Scripts print their results there."""
         output, _ = self.play(4, 1, 2, 3, 4)
         assert output == "", f"it wrote {output[:60]!r} to standard output"
 

@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start to watch."""
+    """Start the watch."""
     config.addinivalue_line(
         "markers", "leaves_residue(reason): the test may leave processes, threads, … behind"
     )
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_fixture_setup(
     fixturedef: Any, request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
-    """Resources of a fixture with a wider scope belong to the fixture, and may stay as long as it does."""
+    """Permit resources of a fixture with a wider scope until the fixture ends."""
     watch = request.config.stash.get(WATCH, None)
     if watch is None or fixturedef.scope == "function":
         return (yield)
@@ -72,7 +72,7 @@ def pytest_fixture_setup(
 
 
 def pytest_fixture_post_finalizer(fixturedef: Any, request: pytest.FixtureRequest) -> None:
-    """The fixture is gone."""
+    """Stop permitting the resources of an ended fixture."""
     watch = request.config.stash.get(WATCH, None)
     if watch is not None:
         watch.disallow(fixturedef)
@@ -109,7 +109,7 @@ def _run_cli() -> Callable[..., Any]:
 
 @pytest.fixture(name="start_server")
 def _start_server() -> Iterator[Callable[..., Any]]:
-    """`start_server(*arguments, …)`: a server that is ready, killed with its tree at the end of the test."""
+    """`start_server(*arguments, …)`: a ready server, killed with its tree at the end of the test."""
     from tenonry_testkit.processes import start_server
 
     with ExitStack() as stack:
@@ -118,7 +118,7 @@ def _start_server() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def tmp_plugins(tmp_path: Path) -> Iterator[Any]:
-    """Distributions, entry points and hook modules that exist only in this test; see `plugins.TmpPlugins`."""
+    """Distributions, entry points and hook modules of this test only; see `plugins.TmpPlugins`."""
     from tenonry_testkit.plugins import TmpPlugins
 
     with TmpPlugins(tmp_path / "site") as plugins:
@@ -127,7 +127,7 @@ def tmp_plugins(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def fake_model_site(tmp_path: Path) -> Iterator[Any]:
-    """The model `fake` is known to front ends of this test, and to children that get the folder in PYTHONPATH."""
+    """Install the model `fake` for front ends of this test, and for children with the folder in PYTHONPATH."""
     from tenonry_testkit.plugins import fake_model_installed
 
     with fake_model_installed(tmp_path / "fake-model-site") as plugins:
@@ -136,7 +136,7 @@ def fake_model_site(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines and ranks that this test starts are forks of its process: they import nothing again."""
+    """Fork the engines and ranks of this test from its process: they import nothing again."""
     from tenonry_testkit.kernel.forked import fork_children
 
     fork_children(monkeypatch)
@@ -144,7 +144,7 @@ def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TENONRY_… variables of the environment change neither this test nor the processes that it starts."""
+    """Ignore TENONRY_… variables of the environment in this test and its processes."""
     for name in [
         name for name in os.environ if name.startswith("TENONRY_") and name != EFFORT_VARIABLE
     ]:
@@ -153,7 +153,7 @@ def no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def virtual_clock() -> Any:
-    """A clock that only the test moves; see `fakes.VirtualClock`."""
+    """A clock controlled by the test; see `fakes.VirtualClock`."""
     from tenonry_testkit.fakes.clock import VirtualClock
 
     return VirtualClock()

@@ -1,4 +1,4 @@
-"""The conformance suite of quantisations: matrices as defined by the format, layers that are products with them.
+"""The conformance suite of quantisations: matrices as defined by the format, and layers as products with them.
 
 from tenonry_testkit.quantisation import QuantisationContract, StoredExample
 
@@ -44,12 +44,12 @@ NAMES = {
 }
 MODULE = "model.layers.0.mlp.up_proj"
 BIAS = 20.0  # as large as products
-ROUNDING = 0.02  # what is lost by arithmetic in bfloat16 and by reading scales in it
+ROUNDING = 0.02  # error of bfloat16 arithmetic and scales
 
 
 class StoredExample(NamedTuple):
     """Stored form of one matrix in a checkpoint: its `quantization_config`, the tensors by ending, and the dequantised
-    floats [out, in], computed independently. `needed`: the endings without which it cannot be read.
+    floats [out, in], computed independently. `needed`: required endings.
     """
 
     config: dict[str, Any]
@@ -59,12 +59,12 @@ class StoredExample(NamedTuple):
 
 
 class QuantisationContract:
-    """Derive from it and name a class, or a stand-in for one."""
+    """Subclass and name a class, or a substitute for one."""
 
     quantisation: ClassVar[Any]
 
     def stored(self) -> StoredExample | None:
-        """A matrix as a checkpoint has it; None for one that reads no checkpoints."""
+        """Return a matrix in checkpoint format; None without checkpoint support."""
         return None
 
     def found(self) -> type[Quantisation]:
@@ -73,7 +73,7 @@ class QuantisationContract:
         return resolve_point(QUANTISATIONS, self.quantisation)[0]
 
     def made(self) -> Quantisation:
-        """Build it for the checkpoint of the example, or to quantise at load."""
+        """Build it for the checkpoint of the example, or for quantisation at load."""
         example = self.stored()
         return self.found()(None if example is None else example.config)
 
@@ -90,7 +90,7 @@ class QuantisationContract:
         return self.made()
 
     def weight(self, seed: int, rows: int = 32, columns: int = 64) -> QuantisedWeight:
-        """The example's, or one of random floats."""
+        """Matrix of the example, or one of random floats."""
         example = self.stored()
         if example is not None:
             return self.made().weight(MODULE, example.tensors)
@@ -221,7 +221,7 @@ class QuantisationContract:
 
 
 def headers(tensors: dict[str, torch.Tensor]) -> dict[str, StoredTensor]:
-    """Headers of a file with these tensors."""
+    """Return the file headers of these tensors."""
     file = Path("model.safetensors")
     return {
         ending: StoredTensor(file, NAMES[tensor.dtype], tuple(tensor.shape), 0, tensor.nbytes)

@@ -35,7 +35,7 @@ ENGINE = frozenset({"features", "grammar", "lora", "media", "rounds"})
 
 
 def make_request(length: int = 3, handle: int = 1, **fields: Any) -> EngineCoreRequest:
-    """A request of `length` prompt tokens; `fields` are further ones of `EngineCoreRequest`."""
+    """Return a request of `length` prompt tokens; `fields` are further ones of `EngineCoreRequest`."""
     fields.setdefault("sampling_params", SamplingParams())
     prompt = (np.arange(length, dtype=np.int32) + 1) % VOCABULARY
     return EngineCoreRequest(
@@ -44,7 +44,7 @@ def make_request(length: int = 3, handle: int = 1, **fields: Any) -> EngineCoreR
 
 
 def any_requests() -> list[EngineCoreRequest]:
-    """Requests with every field in use, ordinary and odd; clients can send all of them."""
+    """Requests with every field in use, ordinary and unusual; clients can send all of them."""
     media = Media(np.array([[0, 2]]), np.zeros((1, 32), np.uint8), [{"x": np.zeros(2)}])
     empty = Media(np.empty((0, 2), np.int64), np.empty((0, 32), np.uint8), [])
     params = SamplingParams
@@ -74,7 +74,7 @@ def any_requests() -> list[EngineCoreRequest]:
 class RequestCheckContract:
     """Subclass in a test module and name the `request_check`; `settings` are values of its own settings.
 
-    `accepted` and `rejected`: requests on which it has a known verdict.
+    `accepted` and `rejected`: requests with a known verdict.
     """
 
     request_check: ClassVar[str | Callable[..., None] | None] = None
@@ -85,16 +85,16 @@ class RequestCheckContract:
     # ------------------------------------------------------------------ tools, for tests of your own
     @functools.cached_property
     def check(self) -> Callable[[EngineCoreRequest, RequestLimits], None]:
-        """The check as front ends and engines find it."""
+        """Return the check as found by front ends and engines."""
         return self.build()
 
     def build(self) -> Callable[[EngineCoreRequest, RequestLimits], None]:
-        """The function, by its name or as it is."""
+        """Return the function, from its name or unchanged."""
         check: Callable[..., None] = resolve_function(REQUEST_CHECKS, given(self.request_check))
         return check
 
     def limits(self, *, is_engine: bool = False) -> RequestLimits:
-        """Limits of a front end, or of an engine, which knows its worker."""
+        """Return the limits of a front end, or of an engine, which include its worker."""
         config = EngineConfig(model="fake", **self.settings)
         config.section(getattr(self.check, "Settings", PluginSettings))
         known: dict[str, Any] = {"worker": "fake", "capabilities": ENGINE} if is_engine else {}
@@ -105,7 +105,7 @@ class RequestCheckContract:
         return {is_engine: self.limits(is_engine=is_engine) for is_engine in (False, True)}
 
     def verdict(self, request: EngineCoreRequest, *, is_engine: bool = False) -> str:
-        """Text of the rejection, or nothing. Any other exception passes."""
+        """Text of the rejection, or "". Any other exception propagates."""
         try:
             self.check(request, self._limits[is_engine])
         except RequestError as error:
@@ -118,7 +118,7 @@ class RequestCheckContract:
 
     # ------------------------------------------------------------------ the contract
     def test_it_is_a_function_that_the_kernel_finds(self) -> None:
-        """It takes a request and limits, and its `Settings`, if any, are a PluginSettings."""
+        """It accepts a request and limits, and its `Settings`, if any, are a PluginSettings."""
         check = self.check
         assert callable(check)
         inspect.signature(check).bind(make_request(), None)
@@ -127,13 +127,13 @@ class RequestCheckContract:
         assert issubclass(settings, PluginSettings), f"{settings} is no PluginSettings"
 
     def test_it_rejects_with_request_errors_only(self) -> None:
-        """Any request that a client can send is accepted, or rejected with RequestError."""
+        """Any possible request is accepted, or rejected with RequestError."""
         for request in self.requests():
             for is_engine in (False, True):
                 self.verdict(request, is_engine=is_engine)
 
     def test_it_answers_nothing(self) -> None:
-        """An answer is ignored: False rejects no request."""
+        """Results are ignored: False rejects no request."""
         limits = self.limits()
         for request in self.requests():
             with contextlib.suppress(RequestError):
@@ -141,7 +141,7 @@ class RequestCheckContract:
                 assert answer is None, f"it returned {answer!r}; raise RequestError to reject"
 
     def test_it_changes_nothing(self) -> None:
-        """Neither the request nor anything in it."""
+        """It changes neither the request nor its contents."""
         for request in self.requests():
             before = _frozen(request)
             with contextlib.suppress(RequestError):
@@ -149,7 +149,7 @@ class RequestCheckContract:
             assert _frozen(request) == before
 
     def test_it_decides_by_the_request_alone(self) -> None:
-        """The same request has the same verdict each time, whatever came before it and whenever it comes."""
+        """The same request has the same verdict at any time, after any other requests."""
         requests = self.requests()
         first = [self.verdict(request) for request in requests]
         for _ in range(3):
@@ -157,7 +157,7 @@ class RequestCheckContract:
             assert last[::-1] == first
 
     def test_a_rejection_holds_in_the_engine(self) -> None:
-        """What the front end rejects, the engine rejects, which no client can avoid."""
+        """The engine rejects the same requests, which no client can avoid."""
         for request in self.requests():
             if text := self.verdict(request):
                 assert self.verdict(request, is_engine=True), f"only front ends reject: {text}"

@@ -36,7 +36,7 @@ HANDLES = itertools.count(1)
 
 
 class Link:
-    """A front end's view of an engine."""
+    """Link of a front end to an engine."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -44,7 +44,7 @@ class Link:
 
 
 class Engine:
-    """An engine, and the links that two front ends have to it."""
+    """An engine, with the links of two front ends."""
 
     def __init__(self, codec: RequestCodec, index: int) -> None:
         self.codec = codec
@@ -52,7 +52,7 @@ class Engine:
 
 
 def make_request(kinds: Sequence[int], **fields: Any) -> EngineCoreRequest:
-    """A request with media of these kinds, whose contents differ in size and bytes; none: without media."""
+    """Return a request with media of these kinds, different in size and bytes; none: without media."""
     media = None
     if kinds:
         digests = np.array([[kind] * 32 for kind in kinds], np.uint8)
@@ -73,12 +73,12 @@ def make_request(kinds: Sequence[int], **fields: Any) -> EngineCoreRequest:
 
 
 def content(request: EngineCoreRequest) -> list[bytes]:
-    """All that a request is, for comparisons."""
+    """Complete content of a request, for comparisons."""
     return [bytes(frame) for frame in Encoder().encode(request)]
 
 
 def events() -> st.SearchStrategy[tuple[str, int, int, list[int]]]:
-    """Events, with the front end, the engine, and the kinds of media concerned."""
+    """Draw events, with front end, engine, and kinds of media."""
     names = ("send", "send", "send", "lose", "cannot", "engine", "front end", "reset", "detach")
     kinds = st.lists(st.integers(0, NUM_KINDS - 1), max_size=4)
     return st.tuples(st.sampled_from(names), st.integers(0, 1), st.integers(0, 1), kinds)
@@ -98,14 +98,14 @@ class RequestCodecContract:
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def build(self) -> RequestCodec:
-        """A fresh codec, as the kernel builds it."""
+        """Build a fresh codec like the kernel."""
         cls, options, _ = resolve_target("request_codec", self.request_codec, self.options)
         config = EngineConfig(model="fake", **{"max_images": 8, "mm_cache_mib": 1, **self.config})
         made: RequestCodec = cls(PluginContext(config, options=options))
         return made
 
     def send(self, front: RequestCodec, link: Link, request: EngineCoreRequest) -> list[Frame]:
-        """Encode a request for an engine, as the kernel does."""
+        """Encode a request for an engine, like the kernel."""
         frames = front.encode(request, link)
         link.requests[request.handle] = request
         return frames
@@ -133,7 +133,7 @@ class RequestCodecContract:
     def again(
         self, front: RequestCodec, link: Link, request: EngineCoreRequest, error: Exception
     ) -> bool:
-        """The engine rejected a request; True if the codec resends it."""
+        """Reject a request in the engine; returns True if the codec resends it."""
         code = getattr(error, "code", "")
         outcome = FinishedOutput(request.handle, FinishReason.ERROR, error=str(error), code=code)
         return front.ended(link, outcome, link.requests.pop(request.handle, None))
@@ -149,7 +149,7 @@ class RequestCodecContract:
         assert isinstance(self.build(), RequestCodec)
 
     def test_what_arrives_is_what_was_sent(self) -> None:
-        """Whatever is lost, reset or restarted between two front ends and two engines."""
+        """For any loss, reset or restart between two front ends and two engines."""
 
         def play(drawn: list[tuple[str, int, int, list[int]]]) -> None:
             fronts = [self.build(), self.build()]
@@ -195,7 +195,7 @@ class RequestCodecContract:
             self.deliver(front, engine, 0, request)
 
     def test_a_request_is_not_sent_for_ever(self) -> None:
-        """An engine that rejects it each time, with the code of a loss or without, ends it."""
+        """An engine that always rejects it, with any code, ends it."""
         front, engine = self.build(), Engine(self.build(), 0)
         link = engine.links[0]
         errors: list[Exception] = [RequestError("it failed")]
@@ -224,7 +224,7 @@ class RequestCodecContract:
         self.deliver(front, engine, 0, make_request([1]))
 
     def test_a_request_without_media_is_sent_whole(self) -> None:
-        """Its message is the one of the kernel's own codec."""
+        """Its message equals that of the kernel's own codec."""
         request = make_request([])
         front = self.build()
         self.deliver(front, Engine(self.build(), 0), 0, make_request([1]))

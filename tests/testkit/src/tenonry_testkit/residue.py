@@ -1,6 +1,6 @@
 """Detects leftovers of a test: processes, threads, listening sockets, shared memory, run folders. Test process.
 
-On Linux everything is read from /proc; elsewhere only processes and threads are looked for.
+On Linux everything is read from /proc; elsewhere only processes and threads are detected.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from typing import Any
 
 import psutil
 
-RUN_VARIABLE = "PYTEST_TENONRY_RUN"  # inherited by every process that a test starts, even after its parent has died
+RUN_VARIABLE = (
+    "PYTEST_TENONRY_RUN"  # inherited by all processes of a test, even after their parent died
+)
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 RUN_DIRECTORIES = "tenonry-"
 HELPERS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
-)  # run as long as the interpreter
+)  # they run as long as the interpreter
 GRACE_S = 5.0
 
 
@@ -40,7 +42,7 @@ class Thing:
 
 
 def mark_descendants() -> None:
-    """Mark every process that this one starts from now on, by an environment variable."""
+    """Mark all later descendants of this process by an environment variable."""
     os.environ[RUN_VARIABLE] = uuid.uuid4().hex
 
 
@@ -63,24 +65,22 @@ class ResidueWatch:
         }
 
     def allow(self, owner: object, things: Iterable[Thing]) -> None:
-        """Allow `things` to remain until `disallow(owner)`; with None as owner, permanently."""
+        """Permit `things` until `disallow(owner)`; with None as owner, permanently."""
         self._allowed.setdefault(owner, set()).update(things)
 
     def disallow(self, owner: object) -> None:
-        """Stop allowing the resources of `owner`, which has ended."""
+        """Stop permitting the resources of `owner`, which has ended."""
         self._allowed.pop(owner, None)
 
     def leftovers(self, grace_s: float = GRACE_S) -> list[Thing]:
-        """List resources that may not remain and still exist after `grace_s` seconds at most."""
+        """List unpermitted resources that still exist after `grace_s` seconds at most."""
         deadline = time.monotonic() + grace_s
         pause = 0.005
         while True:
             left = self._left()
             if not left or time.monotonic() >= deadline:
                 break
-            if (
-                pause == 0.005
-            ):  # the first time: objects in reference cycles close themselves when collected
+            if pause == 0.005:  # the first time: objects in reference cycles close when collected
                 import gc
 
                 gc.collect()
@@ -89,7 +89,7 @@ class ResidueWatch:
         return sorted(left)
 
     def forgive(self, things: Iterable[Thing]) -> None:
-        """Kill the processes among them and remove the files, so that the next test starts clean; allow the rest."""
+        """Kill the processes among them and remove the files, so that the next test starts clean; permit the rest."""
         for thing in things:
             if thing.kind == "process":
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -164,7 +164,7 @@ def _read(pid: int, name: str) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """State, parent and more; empty for a process that does not exist."""
+    """State, parent and more; empty for a missing process."""
     return _read(pid, "stat").rpartition(")")[2].split()
 
 
@@ -182,7 +182,7 @@ def _is_gone(pid: int) -> bool:
 
 
 def _is_ours(pid: int, parents: dict[int, int]) -> bool:
-    """Return True if a process descends from this one, or is an orphan that carries its mark."""
+    """Return True if a process descends from this one, or is an orphan with its mark."""
     ancestor = parents.get(pid, 0)
     while ancestor:
         if ancestor == os.getpid():
@@ -193,7 +193,7 @@ def _is_ours(pid: int, parents: dict[int, int]) -> bool:
 
 
 def _descends_from(thing: Thing, allowed: set[Thing]) -> bool:
-    """Return True for a process below one that may remain, such as the worker of a server that a module shares."""
+    """Return True for a descendant of a permitted process, such as the worker of a shared server."""
     if thing.kind != "process":
         return False
     roots = {other.key for other in allowed if other.kind == "process"}
@@ -211,7 +211,7 @@ def _used_by_others(uses: Callable[[int], bool], own: set[int]) -> bool:
 
 # ------------------------------------------------------------------------------------------------------ other things
 def _threads() -> list[Thing]:
-    """Threads that would keep the interpreter from ending."""
+    """Threads that keep the interpreter from ending."""
     return [
         Thing("thread", thread.ident, f"thread {thread.name!r}, which is no daemon")
         for thread in threading.enumerate()
@@ -258,7 +258,7 @@ def _shared_memory() -> list[Thing]:
 
 def _run_directories() -> list[Thing]:
     folder = tempfile.gettempdir()
-    with contextlib.suppress(OSError):  # a test's own, which is gone
+    with contextlib.suppress(OSError):  # closed by the test
         return [
             Thing("run folder", f"{folder}/{name}", f"run folder {folder}/{name}")
             for name in os.listdir(folder)  # noqa: PTH208 - as in `_pids`
@@ -268,13 +268,13 @@ def _run_directories() -> list[Thing]:
 
 
 def _maker_of(folder: str) -> int:
-    """The pid of the process that made a run folder, which is in its name; 0 if the name holds none."""
+    """Process id of a run folder's maker, from its name; 0 without one."""
     number = Path(folder).name.split("-")[1]
     return int(number) if number.isdigit() else 0
 
 
 def _bound_inodes(folder: str) -> set[str]:
-    """Inodes of sockets that are bound to files in the folder."""
+    """Inodes of sockets bound to files in the folder."""
     with contextlib.suppress(OSError):
         lines = (PROC / "net" / "unix").read_text("utf-8", "replace").splitlines()
         return {f"socket:[{line.split()[6]}]" for line in lines if f" {folder}/" in line}

@@ -1,4 +1,4 @@
-"""Programs of the tests' children, and functions to wait for them. Child processes and the test process."""
+"""Programs of the tests' children, and functions to await them. Child processes and the test process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sleep(payload: Mapping[str, str]) -> int:
 
 
 def write_and_die(_payload: Mapping[str, str]) -> int:
-    """A role that prints, writes to both file descriptors as a C library does, and is killed within a line."""
+    """A role that prints, writes to both file descriptors like a C library, and is killed within a line."""
     print("printed")
     os.write(1, b"to 1\n")
     os.write(2, b"to 2\n")
@@ -39,14 +39,14 @@ def write_facts(payload: Mapping[str, str], facts: Mapping[str, Any]) -> None:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Wait until a child has written its facts, and return them."""
+    """Wait for a child's facts, and return them."""
     eventually(path.exists)
     facts: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return facts
 
 
 def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait until `condition()` is true; fail after `seconds`, which is reached only by a hang."""
+    """Wait until `condition()` is true; fail after `seconds`, a limit for hangs."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
@@ -54,7 +54,7 @@ def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
 
 
 def interrupted(main: Callable[[], object], handler: Callable[[], object], number: int) -> None:
-    """Run `main`; `handler` comes in before its line `number`, those of all it calls counted, as a signal's does."""
+    """Run `main`; call `handler` before its line `number`, counted over all called functions, like a signal's."""
     lines = itertools.count()
 
     def trace(_frame: FrameType, event: str, _: Any) -> Any:

@@ -23,7 +23,7 @@ from tenonry.config import EngineConfig
 from tenonry.plugin.manager import resolve_point, settings_of
 from tenonry_testkit.effects import watched
 
-SERVER = "tenonry_openai_server"  # found by name: only this suite needs it
+SERVER = "tenonry_openai_server"  # loaded by name: only this suite needs it
 GARBAGE = (b"", b"\xff\x00", b"{", b"[]", b"null", b"1", b'{"a": {"b": [' + b"[" * 50)
 UNAVAILABLE = 503
 
@@ -31,7 +31,7 @@ UNAVAILABLE = 503
 class RouteContract:
     """Subclass in a test module and name the `route`: an entry point or `module:function`.
 
-    `requests`: (method, path below its prefix, JSON body or None, status) that it answers without an engine.
+    `requests`: (method, path below its prefix, JSON body or None, status) handled without an engine.
     """
 
     route: ClassVar[str | None] = None
@@ -39,7 +39,7 @@ class RouteContract:
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def name(self) -> str:
-        """What `--route` takes."""
+        """Value of `--route`."""
         if self.route is None:
             raise TypeError(
                 'this suite names nothing to test; add the line:  route = "my_package:build"'
@@ -47,7 +47,7 @@ class RouteContract:
         return self.route
 
     def app(self) -> Any:
-        """The server's application with this route alone, before an engine is there."""
+        """The server's application with this route alone, before an engine exists."""
         return _server("app:create_app")(self._state(self.name()))
 
     @functools.cached_property
@@ -59,22 +59,22 @@ class RouteContract:
         return self.paths()
 
     def build(self) -> Any:
-        """Application that the route's function returns."""
+        """Return the application of the route's function."""
         factory, _ = resolve_point(_server("points:ROUTES"), self.name())
         return factory(self._context())
 
     def prefix(self) -> str:
-        """Path in front of its own, empty at the root."""
+        """Path prefix, empty at the root."""
         factory, _ = resolve_point(_server("points:ROUTES"), self.name())
         is_at_root = bool(getattr(factory, "at_root", False))
         return "" if is_at_root else f"/plugins/{_server('routes.plugins:mount_name')(self.name())}"
 
     def send(self, method: str, path: str, **fields: Any) -> httpx.Response:
-        """Answer to one request below the prefix, of the application of this test."""
+        """Send one request below the prefix to the application of this test."""
         return self._send(self._app, method, self.prefix() + path, **fields)
 
     def paths(self) -> list[tuple[str, str]]:
-        """(method, path) of each of its routes, where its application is a router."""
+        """(method, path) of each of its routes, if its application is a router."""
         return [
             (method, route.path)
             for route in getattr(self.build(), "routes", ())
@@ -108,7 +108,7 @@ class RouteContract:
         return asyncio.run(main())
 
     def _check(self, send: Callable[[str, str], httpx.Response]) -> None:
-        """No route fails by itself: errors are the client's, or the engine is not there."""
+        """Check that errors are the client's, or the engine is missing."""
         for method, path in self._paths:
             answer = send(method, path)
             is_right = answer.status_code < 500 or answer.status_code == UNAVAILABLE
@@ -116,11 +116,11 @@ class RouteContract:
 
     # ------------------------------------------------------------------ the contract
     def test_it_is_a_route_that_the_server_accepts(self) -> None:
-        """It is built before an engine is there, and its paths are not those of the server."""
+        """It is built before an engine exists, and its paths differ from the server's."""
         self.app()
 
     def test_it_can_be_built_again(self) -> None:
-        """Each API server of a process has an application of its own."""
+        """Each API server of a process has its own application."""
         assert self.build() is not None
         assert self.build() is not None
         self.app()
@@ -135,13 +135,13 @@ class RouteContract:
         assert not effects, effects
 
     def test_unknown_paths_are_unknown(self) -> None:
-        """It answers its own paths only."""
+        """It handles its own paths only."""
         for method in ("GET", "POST"):
             answer = self.send(method, "/a-path-that-nobody-has")
             assert answer.status_code in {404, 405}, f"{method} answers {answer.status_code}"
 
     def test_routes_of_the_server_stay(self) -> None:
-        """They are the same as without it, and /openapi.json describes all."""
+        """They are unchanged, and /openapi.json describes all."""
         plain = _server("app:create_app")(self._state())
         with_it = self.app()
         for path in ("/version", "/health", "/v1/models", "/no-such-path"):
@@ -153,23 +153,23 @@ class RouteContract:
         assert known <= set(document.json()["paths"])
 
     def test_it_waits_for_an_engine(self) -> None:
-        """While there is none, a request that needs it is answered with 503."""
+        """Without one, requests that need it get 503."""
         self._check(lambda method, path: self.send(method, path, json={}))
 
     def test_bodies_may_be_anything(self) -> None:
-        """What cannot be read is the client's error."""
+        """An unreadable body is the client's error."""
         headers = {"content-type": "application/json"}
         for body in GARBAGE:
             send = functools.partial(self.send, content=body, headers=headers)
             self._check(send)
 
     def test_requests_are_answered(self) -> None:
-        """Those of `requests`, and in any order."""
+        """Responses to `requests` have the expected status, in any order."""
         for method, path, body, status in (*self.requests, *reversed(self.requests)):
             answer = self.send(method, path, **({} if body is None else {"json": body}))
             assert answer.status_code == status, answer.text[:200]
 
 
 def _server(name: str) -> Any:
-    """A member of the server, as "module:name"."""
+    """Return a member of the server, given as "module:name"."""
     return pkgutil.resolve_name(f"{SERVER}.{name}")

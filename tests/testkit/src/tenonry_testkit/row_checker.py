@@ -9,7 +9,7 @@ from tenonry_testkit.rules import OWN_FIELDS, expect
 
 
 class RowChecker:
-    """The fields of one request, copied before the scheduler receives it."""
+    """Fields of one request, copied before the scheduler receives it."""
 
     def __init__(self, source: EngineCoreRequest) -> None:
         self._prompt = source.prompt_token_ids.tolist()
@@ -23,7 +23,7 @@ class RowChecker:
         self._arrays = {name: to_plain(getattr(source, name)) for name in ("features", "media")}
 
     def check(self, new: NewRow) -> None:
-        """Raise RuleBroken for a row that differs."""
+        """Raise RuleBroken for a different row."""
         token_ids = new.token_ids.tolist()
         known = self._prompt + self._delivered
         self._expect("token_ids", token_ids[: len(known)], known)

@@ -1,4 +1,4 @@
-"""The lines of the scheduler contract, as the suite words them, and the exception that names the broken one."""
+"""The lines of the scheduler contract, and the exception that names the broken one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ FINDS_PREFIXES = "a prompt that was computed before is found in the prefix cache
 
 
 class RuleBroken(AssertionError):
-    """A scheduler broke its contract. `rule` is the line that it broke."""
+    """A scheduler broke its contract. `rule`: the broken line."""
 
     def __init__(self, rule: str, detail: str) -> None:
         self.rule = rule
@@ -67,6 +67,8 @@ class RuleBroken(AssertionError):
 
 
 def expect(holds: object, rule: str, detail: str, *parts: object) -> None:
-    """Raise RuleBroken unless `holds`. `parts` fill the detail's braces then: most checks hold, and words cost time."""
+    """Raise RuleBroken unless `holds`. `parts` fill the detail's braces only then: most checks hold, and formatting
+    costs time.
+    """
     if not holds:
         raise RuleBroken(rule, detail.format(*parts) if parts else detail)

@@ -1,4 +1,4 @@
-"""The conformance suite of runner features of the worker `torch`: a feature disturbs no request. Test process.
+"""The conformance suite of runner features of the worker `torch`: features do not affect requests. Test process.
 
 from tenonry_testkit.runner_feature import RunnerFeatureContract
 
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from tenonry.point import Point
 from tenonry_testkit.worker_part import WorkerPartContract
 
-MOST_TOKENS = 5  # of a pass, in the test that has no memory for more
+MOST_TOKENS = 5  # of a pass, in the test of out-of-memory errors
 
 
 class RunnerFeatureContract(WorkerPartContract):
@@ -34,7 +34,7 @@ class RunnerFeatureContract(WorkerPartContract):
         return self.feature
 
     def test_passes_are_repeated_in_parts(self) -> None:
-        """A pass without enough memory is computed in parts, each prepared anew; tokens stay the same."""
+        """A pass without enough memory is computed in parts, each prepared again; tokens are unchanged."""
         worker: Any = self._served()
         forward_pass = worker.runner.forward_pass
         compute = forward_pass.forward

@@ -1,4 +1,4 @@
-"""Scenarios of the scheduler suite about KV blocks: the pool, the prefix cache, connectors. Test process."""
+"""KV block scenarios of the scheduler suite: the pool, the prefix cache, connectors. Test process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tenonry_testkit.traffic import Op, Send, prompt_of, send
 
 
 def the_pool_is_whole(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> None:
-    """Run the operations to their end, then a request that needs every block; twice, to detect a slow leak."""
+    """Run the operations, then a request that needs every block; twice, to detect a slow leak."""
     harness = make_harness(HarnessSpec(depth=depth, max_num_batched_tokens=12))
     for _ in range(2):
         play_out(harness, ops)
@@ -39,7 +39,7 @@ def the_pool_is_whole(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) 
 
 
 def the_cache_is_private(make_harness: MakeHarness, spec: HarnessSpec) -> None:
-    """A prompt with another salt, adapter or prompt_logprobs is computed anew; after a reset, every prompt is."""
+    """Check that a prompt with another salt, adapter or prompt_logprobs is recomputed; after a reset, every prompt."""
     harness = make_harness(dataclasses.replace(spec, num_blocks=3 * spec.num_blocks))
     plain = Send(family=1, length=21, max_tokens=2)
     changes: list[dict[str, Any]] = [
@@ -79,7 +79,7 @@ def the_cache_is_private(make_harness: MakeHarness, spec: HarnessSpec) -> None:
 
 
 def _image(content: int, *, whole: bool = False) -> Media:
-    """An image in the first block of a prompt."""
+    """Return an image in the first block of a prompt."""
     places = np.array([[2, 3]])
     digests = np.full((1, 32), content, np.uint8)
     return Media(places, digests, [{}], places if whole else places[:0])
@@ -88,7 +88,7 @@ def _image(content: int, *, whole: bool = False) -> Media:
 def blocks_come_from_elsewhere(
     make_harness: MakeHarness, how: str, depth: int, ops: Sequence[Op]
 ) -> None:
-    """One engine fills the store; a second one, whose cache is empty, loads from it."""
+    """Fill the store by one engine; load from it by a second one with an empty cache."""
     spec = HarnessSpec(depth=depth, num_blocks=24, max_num_batched_tokens=12)
     options = MemoryOptions(
         store="scheduler contract",
@@ -106,7 +106,7 @@ def blocks_come_from_elsewhere(
 def memory_connectors(
     spec: HarnessSpec, options: MemoryOptions
 ) -> tuple[MemoryConnector, MemoryConnector]:
-    """A connector in the scheduler's role and one in the worker's."""
+    """Return a connector in the scheduler's role and one in the worker's."""
     halves = [
         MemoryConnector(
             KVConnectorContext(

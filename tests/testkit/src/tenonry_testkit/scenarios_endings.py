@@ -1,4 +1,4 @@
-"""Scenarios of the scheduler suite about how requests end and which outputs report it. Test process."""
+"""Scenarios of the scheduler suite for ends of requests and their outputs. Test process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def play_out(harness: SchedulerHarness, ops: Sequence[Op]) -> None:
 
 
 def idle_is_idle(harness: SchedulerHarness) -> None:
-    """Without requests, no method of the scheduler reports or schedules any."""
+    """Check that no method of the scheduler reports or schedules a request without any."""
     scheduler = harness.scheduler
     expect(not scheduler.has_requests(), GONE_IS_SENT, "a new scheduler has requests")
     expect(not harness.launch(), GONE_IS_SENT, "a new scheduler schedules something")
@@ -45,7 +45,7 @@ def idle_is_idle(harness: SchedulerHarness) -> None:
 
 
 def rows_change_hands(harness: SchedulerHarness) -> None:
-    """Stop, abort and reset with results in flight, and add the next request to the same row immediately."""
+    """Stop, abort and reset with results in flight, and immediately add the next request to the same row."""
     for number in range(6):
         send(harness, Send(family=number, length=3, max_tokens=9, stop_after=2))
         leaver = send(harness, Send(family=number + 9, length=5, max_tokens=9))
@@ -65,7 +65,7 @@ def rows_change_hands(harness: SchedulerHarness) -> None:
 
 
 def rows_leave_rounds(make_harness: MakeHarness, **spec: Any) -> None:
-    """Of three requests each is aborted, or fails, in a step in which they decode several tokens."""
+    """Abort or fail each of three requests in a multi-token step."""
     for which in (0, 1, 2, 3, 4, 5):
         harness = make_harness(HarnessSpec(num_blocks=40, **spec))
         entries = [send(harness, Send(family=number, max_tokens=20)) for number in range(3)]
@@ -82,7 +82,7 @@ def rows_leave_rounds(make_harness: MakeHarness, **spec: Any) -> None:
 
 
 def gone_is_sent(harness: SchedulerHarness) -> None:
-    """End one request in each way; after each, the worker must hold no row."""
+    """End one request in each way; afterwards the worker must hold no row."""
     ways: list[Callable[[Entry], object]] = [
         lambda entry: None,
         lambda entry: harness.abort([entry.handle]),
@@ -103,7 +103,7 @@ def gone_is_sent(harness: SchedulerHarness) -> None:
 
 
 def a_row_fails(make_harness: MakeHarness, depths: Sequence[int] = (1, 2, 3), **model: Any) -> None:
-    """One row of several fails, in its prompt or while decoding; a later request with its prompt is computed anew.
+    """Fail one row of several, in its prompt or while decoding; a later request with its prompt is computed again.
 
     `model`: fields of `HarnessSpec` for its KV groups.
     """
@@ -128,7 +128,7 @@ def a_row_fails(make_harness: MakeHarness, depths: Sequence[int] = (1, 2, 3), **
 
 
 def statistics_hold(harness: SchedulerHarness, ops: Sequence[Op]) -> None:
-    """After every operation the numbers agree with the ledger; counters start at the previous call."""
+    """Compare the statistics with the ledger after every operation; counters start at the previous call."""
     steps = 0
     for op in ops:
         play(harness, [op])
@@ -159,7 +159,7 @@ def statistics_hold(harness: SchedulerHarness, ops: Sequence[Op]) -> None:
 
 
 def a_crowd_waits(harness: SchedulerHarness) -> None:
-    """Many requests wait, most are aborted, and the others come and go."""
+    """Queue many requests, abort most of them, and run the others."""
     entries = [
         send(harness, Send(family=number % 5, length=2, max_tokens=1)) for number in range(90)
     ]

@@ -1,7 +1,7 @@
-"""Scenario of the scheduler suite: drawn traffic in drawn engines, the same ones each time. Test process.
+"""Scenario of the scheduler suite: random but reproducible traffic in random engines. Test process.
 
-A search tries small programs first, and a quick check ends before they grow. These are large from the first one on, and
-combine what the other tests look at one by one.
+Searches begin with small programs, and quick checks end before they grow. These programs are large and combine the
+subjects of all other tests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tenonry_testkit.traffic import (
 STORE = "scheduler contract"
 SIZES = ((2, 5), (4, 16), (4, 7), (1, 32), (3, 6), (6, 20))  # max_num_seqs, max_num_batched_tokens
 ADAPTERS = (None, None, Adapter("a", "1"), Adapter("b", "1"), Adapter("a", "2"))
-# Kinds of engines, each with fields of `HarnessSpec`.
+# Kinds of engines, with fields of `HarnessSpec`.
 ENGINES: tuple[dict[str, Any], ...] = (
     {},
     {"config": (("max_loras", 2),)},
@@ -59,7 +59,7 @@ ENGINES: tuple[dict[str, Any], ...] = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Drawn:
-    """An engine and its traffic. `events`: requests are aborted, rows fail and caches are reset as well."""
+    """An engine and its traffic. `events`: includes aborts, failing rows and cache resets."""
 
     spec: HarnessSpec
     ops: list[Op]
@@ -69,7 +69,7 @@ class Drawn:
 
 
 def drawn(number: int) -> Drawn:
-    """The engine and the traffic of this number."""
+    """Engine and traffic of this number."""
     rng = Random(number)
     fields = dict(ENGINES[number % len(ENGINES)])
     is_plain = fields.keys() <= {"block_size"}
@@ -136,7 +136,7 @@ def _send(rng: Random, spec: HarnessSpec) -> Send:
 def traffic_is_served(make_harness: MakeHarness, number: int) -> None:
     """Serve the traffic of a number to its end; with a KV connector twice, by engines that share its store.
 
-    The numbers add up where no request ends from outside, and no load is lost.
+    The statistics add up if no request is aborted and no load is lost.
     """
     case = drawn(number)
     STORES.pop(STORE, None)

@@ -1,4 +1,4 @@
-"""Scenarios of the scheduler suite about fairness and determinism. Test process."""
+"""Fairness and determinism scenarios of the scheduler suite. Test process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tenonry_testkit.wall_clock import WallClockTrap
 
 
 def streams() -> st.SearchStrategy[tuple[int, Send, list[Send]]]:
-    """(depth, the request that must not starve, the requests that arrive after it, repeatedly)."""
+    """Draw (depth, the request that must not starve, the requests that arrive after it, repeatedly)."""
     patient = st.builds(
         Send,
         family=st.just(5),
@@ -42,7 +42,7 @@ def streams() -> st.SearchStrategy[tuple[int, Send, list[Send]]]:
 def a_stream_goes_by(
     make_harness: MakeHarness, depth: int, patient: Send, hasty: list[Send]
 ) -> None:
-    """Add new requests until the patient one has run, or has been overtaken far too often."""
+    """Add new requests until the patient one has run, or has been overtaken too often."""
     harness = make_harness(
         HarnessSpec(depth=depth, max_num_seqs=3, max_num_batched_tokens=8, num_blocks=12)
     )
@@ -68,10 +68,10 @@ def a_stream_goes_by(
 
 
 def own_order_is_kept(harness: SchedulerHarness, asks: list[Send]) -> None:
-    """Equal requests that differ in priority: the one with the smaller key starts no later.
+    """Check that of equal requests with different priority the one with the smaller key starts no later.
 
     The key is that of the queue before the request started: a scheduler may change it once a request has run. Skipped
-    for schedulers that set no key on their requests; those with a policy set one.
+    for schedulers without keys on their requests; those with a policy set one.
     """
     entries = [
         send(harness, dataclasses.replace(asks[0], priority=number % 3)) for number in range(8)
@@ -103,7 +103,7 @@ def twice_the_same(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> 
     runs = []
     for run in range(3):
         random.seed(run)
-        clutter = [object() for _ in range(101 * run)]  # so that later objects have other addresses
+        clutter = [object() for _ in range(101 * run)]  # changes addresses of later objects
         harness = make_harness(spec)
         if run == 2:
             harness.name_requests(lambda number: f"{number * 7919 % 1009:x}-other")
@@ -125,7 +125,7 @@ def _compare(first: list[SchedulerOutput], second: list[SchedulerOutput]) -> Non
 
 
 def encoded(output: SchedulerOutput) -> bytes:
-    """A step as bytes."""
+    """Serialise a step."""
     return msgspec.msgpack.encode(output, enc_hook=_plain)
 
 

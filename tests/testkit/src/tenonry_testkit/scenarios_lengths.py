@@ -1,4 +1,4 @@
-"""Scenarios of the scheduler suite: requests that never fit, and lengths on which K depends. Test process."""
+"""Length scenarios of the scheduler suite: requests that never fit, and length-dependent K. Test process."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ ORIGINAL = 12  # tokens
 
 
 def _pieces(*spans: tuple[int, int]) -> Media:
-    """Images at (first token, number of tokens), each of which must stay whole."""
+    """Images at (first token, number of tokens), each of them indivisible."""
     places = np.array(spans, np.int64)
     return Media(places, np.zeros((len(spans), 32), np.uint8), [{} for _ in spans], places)
 
 
-# By name: an engine, what it can just serve, and what is one too much; as arguments of `SchedulerHarness.add`.
+# By name: an engine, its largest request, and one beyond the limit; as arguments of `SchedulerHarness.add`.
 LIMITS: dict[str, tuple[HarnessSpec, dict[str, Any], dict[str, Any]]] = {
     "the pool": (
         HarnessSpec(max_model_len=64, num_blocks=5),
@@ -65,7 +65,7 @@ LIMITS: dict[str, tuple[HarnessSpec, dict[str, Any], dict[str, Any]]] = {
 
 
 def nothing_waits_for_ever(make_harness: MakeHarness) -> None:
-    """What can never run ends in an error when it comes; the request before it and the one after are served."""
+    """Check that an impossible request ends in an error on arrival; its neighbours are served."""
     for name, (spec, fits, too_much) in LIMITS.items():
         for depth in (1, 2):
             harness = make_harness(dataclasses.replace(spec, depth=depth))
@@ -90,14 +90,14 @@ def _group(kind: str, lengths: LengthClasses | None = None) -> tuple[KVCacheGrou
 
 
 def _serve(harness: SchedulerHarness, length: int, **fields: Any) -> int:
-    """Serve a prompt of one family to its end; returns the tokens that it found."""
+    """Serve a prompt of one family to its end; returns the number of cached tokens."""
     entry = send(harness, Send(family=1, length=length, **fields))
     harness.drain()
     return entry.num_cached or 0
 
 
 def lengths_are_kept_apart(make_harness: MakeHarness, *, finds: bool) -> None:
-    """Prompts of one class share their prefix, if the scheduler shares any (`finds`); those of two classes do not."""
+    """Check that prompts of one class share their prefix, if the scheduler shares any (`finds`), and others do not."""
     spec = HarnessSpec(num_blocks=40)
     for change in ({}, {"grows": True}, {"restarts": True}):
         rule = LengthClasses(ORIGINAL, **change)
@@ -113,7 +113,7 @@ def lengths_are_kept_apart(make_harness: MakeHarness, *, finds: bool) -> None:
 
 
 def rows_restart(make_harness: MakeHarness, depth: int) -> None:
-    """A request that started with the original length at most is computed anew for its later tokens."""
+    """Check that a request that started with the original length at most is recomputed for its later tokens."""
     rule = LengthClasses(ORIGINAL, restarts=True)
     asks = [
         Send(family=1, length=9, max_tokens=12),

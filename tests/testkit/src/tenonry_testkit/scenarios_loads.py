@@ -1,4 +1,4 @@
-"""Scenarios of the scheduler suite about KV connectors over time: loads without an end, and resets. Test process."""
+"""Timing scenarios of KV connectors in the scheduler suite: endless loads, and resets. Test process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOON = 60  # turns, of a second each
 
 
 def resets_are_final(make_harness: MakeHarness) -> None:
-    """A cache is reset while a request runs; a later engine finds nothing of it in the connector's store."""
+    """Reset a cache during a request; a later engine finds nothing of it in the connector's store."""
     spec = HarnessSpec(num_blocks=26, max_num_batched_tokens=12)
     ask = Send(family=1, length=17, max_tokens=6)
     STORES.pop(STORE, None)
@@ -43,7 +43,7 @@ def resets_are_final(make_harness: MakeHarness) -> None:
 
 
 def loads_fail_around_a_reset(make_harness: MakeHarness) -> None:
-    """A request is preempted with its load in flight and loads again, and both loads fail."""
+    """Preempt a request with its load in flight, load again, and fail both loads."""
     spec = HarnessSpec(depth=2, num_blocks=26)
     STORES.pop(STORE, None)
     try:
@@ -62,7 +62,7 @@ def loads_fail_around_a_reset(make_harness: MakeHarness) -> None:
 
 
 def a_failed_row_spoils_no_load(make_harness: MakeHarness, depth: int) -> None:
-    """A request that waits for a load has found blocks of a row whose failure is reported before the load ends."""
+    """Report the failure of a row while a request that shares its blocks waits for a load."""
     spec = HarnessSpec(depth=depth, num_blocks=40)
     STORES.pop(STORE, None)
     try:
@@ -88,7 +88,7 @@ def a_failed_row_spoils_no_load(make_harness: MakeHarness, depth: int) -> None:
 
 
 def loads_without_end(make_harness: MakeHarness, depth: int) -> None:
-    """A connector promises loads that do not end; every request is served, and later transfers harm nobody."""
+    """Start loads that do not end; every request is served, and later transfers are harmless."""
     spec = HarnessSpec(depth=depth, num_blocks=26, max_num_batched_tokens=12)
     STORES.pop(STORE, None)
     try:
@@ -109,7 +109,7 @@ def loads_without_end(make_harness: MakeHarness, depth: int) -> None:
 
 
 def _outlast(harness: SchedulerHarness) -> None:
-    """Time passes until every request has ended, one of them by an abort during its load, and longer."""
+    """Advance time until every request has ended, one of them by an abort during its load, and further."""
     entries = [send(harness, Send(family=family, length=17)) for family in (1, 2, 5)]
     harness.turn()
     harness.turn()
@@ -136,7 +136,7 @@ def _pass_time(harness: SchedulerHarness, turns: int) -> None:
 
 
 def _compete(harness: SchedulerHarness) -> None:
-    """Other requests use all blocks while the late loads arrive."""
+    """Use all blocks for other requests while the late loads arrive."""
     for family in range(10, 16):
         send(harness, Send(family=family, length=20, max_tokens=8))
     harness.drain()

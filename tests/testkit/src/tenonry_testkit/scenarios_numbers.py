@@ -1,4 +1,4 @@
-"""Scenarios of the scheduler suite about statistics, compared with what the harness saw. Test process."""
+"""Statistics scenarios of the scheduler suite, compared with the harness. Test process."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ COUNTERS = (
 )  # fmt: skip
 RUNNING, WAITING = "lora_requests_running:", "lora_requests_waiting:"
 STORE = "scheduler contract"
-# Requests that outgrow the pool together, and one that finds the prompt of another.
+# Requests that outgrow the pool together, and one that shares the prompt of another.
 OUTGROWS: list[Op] = [
     *(Send(family=number, length=8, max_tokens=24) for number in range(4)),
     Turn(9),
     Send(family=1, length=12, max_tokens=2),
 ]
-# Requests with adapters that come, share steps and are preempted.
+# Requests with adapters that arrive, share steps and are preempted.
 ADAPTED: list[Op] = [
     *(
         Send(family=number, length=8, max_tokens=16, adapter=Adapter("a", "1"))
@@ -46,14 +46,14 @@ ADAPTED: list[Op] = [
 
 
 class Numbers:
-    """Sums of the counters of one scheduler; each `take` adds the numbers since the call before."""
+    """Sums of one scheduler's counters; each `take` adds the numbers since the previous call."""
 
     def __init__(self, harness: SchedulerHarness) -> None:
         self._harness = harness
         self.sums: Counter[str] = Counter()
 
     def take(self) -> SchedulerStats:
-        """Add the numbers since the last call. Raises RuleBroken for a state that is not that of the harness."""
+        """Add the numbers since the last call. Raises RuleBroken for a state different from the harness's."""
         stats = self._harness.scheduler.make_stats()
         for name in COUNTERS:
             number = getattr(stats, name)
@@ -76,7 +76,7 @@ class Numbers:
         expect(least - 1e-9 <= usage <= 1, COUNTS, "kv_cache_usage {}, rows hold {}", usage, least)
 
     def _check_adapters(self, stats: SchedulerStats) -> None:
-        """For a scheduler that counts the requests of each adapter."""
+        """Check a scheduler that counts the requests of each adapter."""
         running: Counter[str] = Counter()
         live: Counter[str] = Counter()
         for entry in self._harness.ledger.live:
@@ -97,7 +97,7 @@ class Numbers:
 def numbers_add_up(
     make_harness: MakeHarness, spec: HarnessSpec, waves: Sequence[Sequence[Op]], **parts: Any
 ) -> None:
-    """Play the waves, none of which aborts a request, each to its end; compare the sums after each."""
+    """Play the waves without aborts, each to its end; compare the sums after each."""
     harness = make_harness(spec, **parts)
     numbers = Numbers(harness)
     for ops in waves:
@@ -107,7 +107,7 @@ def numbers_add_up(
                 break
             if (
                 harness.connector is None
-            ):  # a load that fails later is in the numbers of the call before
+            ):  # a load that fails later is in the numbers of the previous call
                 numbers.take()
         numbers.take()
         compare(harness, numbers.sums)
@@ -118,7 +118,7 @@ def numbers_add_up(
 
 
 def compare(harness: SchedulerHarness, sums: Counter[str]) -> None:
-    """Raise RuleBroken unless the sums are those of the steps, outcomes and results of the harness."""
+    """Raise RuleBroken unless the sums equal those of the steps, outcomes and results of the harness."""
     entries = harness.ledger.entries.values()
     started = [entry for entry in entries if entry.num_cached is not None]
     hits = sums["prefix_cache_hits"] + sums["external_prefix_cache_hits"]
@@ -128,7 +128,7 @@ def compare(harness: SchedulerHarness, sums: Counter[str]) -> None:
         expect(sums[name] == number, COUNTS, "{} adds up to {} of {}", name, sums[name], number)
     cached = sum(entry.num_cached or 0 for entry in started)
     unseen = check_preemptions(harness, sums["num_preemptions"])
-    # Those that no step shows have looked up their tokens once more.
+    # Preemptions absent from steps have looked up their tokens once more.
     most = sum(entry.num_before * (1 + unseen) for entry in started)
     fits = hits >= cached if unseen else hits == cached
     expect(fits, COUNTS, "{} hits, but requests started with {} tokens", hits, cached)
@@ -139,9 +139,9 @@ def compare(harness: SchedulerHarness, sums: Counter[str]) -> None:
 
 
 def check_preemptions(harness: SchedulerHarness, number: int) -> int:
-    """Raise RuleBroken unless steps and outcomes show so many preemptions; returns those that no step shows.
+    """Raise RuleBroken unless steps and outcomes imply this number of preemptions; returns those absent from steps.
 
-    A row that waited for a KV load may be given up before a step has it.
+    A row that waited for a KV load may be preempted before any step has it.
     """
     seen = harness.step_checker.num_preemptions
     entries = harness.ledger.entries.values()
@@ -157,7 +157,7 @@ def check_preemptions(harness: SchedulerHarness, number: int) -> int:
 def loads_add_up(
     make_harness: MakeHarness, waves: Sequence[Sequence[Op]], block_size: int = 4, **how: Any
 ) -> None:
-    """One engine fills a store, a second one counts what a KV connector brings; `how`: further connector options."""
+    """Fill a store by one engine and count its loads by a second one; `how`: further connector options."""
     spec = HarnessSpec(
         num_blocks=96 // block_size, block_size=block_size, max_num_batched_tokens=12
     )
@@ -171,7 +171,7 @@ def loads_add_up(
 
 
 def drafts_add_up(make_harness: MakeHarness, waves: Sequence[Sequence[Op]]) -> None:
-    """Steps of several tokens, whose workers draft them."""
+    """Run multi-token steps with drafts of the worker."""
     spec = HarnessSpec(round_tokens=6, num_blocks=40, config=(("drafter", "ngram"),))
     for short in (0, 3):
         numbers_add_up(make_harness, dataclasses.replace(spec, short_rounds=short), waves)

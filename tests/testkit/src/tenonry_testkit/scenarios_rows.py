@@ -11,7 +11,7 @@ from tenonry_testkit.scenarios_endings import MakeHarness
 from tenonry_testkit.spec import HarnessSpec
 
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5)
-# By field of `NewRow`: requests that differ in nothing else, as arguments of `SchedulerHarness.add`.
+# By field of `NewRow`: requests that differ in this field only, as arguments of `SchedulerHarness.add`.
 REQUESTS: dict[str, tuple[dict[str, Any], ...]] = {
     "token_ids": ({}, {"prompt": (*PROMPT[:-1], 7)}, {"num_delivered": 3}),
     "num_output": ({"num_delivered": 4}, {"num_delivered": 1}),
@@ -37,7 +37,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def rows_have_their_fields(make_harness: MakeHarness, field: str, depth: int) -> None:
-    """Requests run, are preempted and run again; the checks of the harness compare every row that enters."""
+    """Run, preempt and rerun requests; the checks of the harness compare every new row."""
     config = (("max_images", 4), ("max_loras", 2))
     harness = make_harness(HarnessSpec(depth=depth, num_blocks=40, config=config))
     for request in REQUESTS[field]:

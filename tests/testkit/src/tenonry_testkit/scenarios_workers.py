@@ -1,4 +1,4 @@
-"""Setup of the suite of workers, and scenarios of its own. Test process."""
+"""Setup of the worker suite, and its own scenarios. Test process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRAMMARS_S = 20.0  # for three small grammars
 
 
 class ScatteredBlocks(SimpleBlocks):
-    """Allocates blocks in an order that no worker should rely on."""
+    """Allocates blocks in an arbitrary order."""
 
     def __init__(self, context: SchedulerContext) -> None:
         super().__init__(context)
@@ -49,7 +49,7 @@ class CachingScheduler(ReferenceScheduler):
 
 
 def grammars_are_compiled(worker: Worker) -> None:
-    """Request grammars until all are ready; one cannot be compiled, and its request fails alone."""
+    """Request grammars until all are ready; one of them is invalid, and its request fails alone."""
     asked: dict[int, StructuredOutput | None] = {
         4: StructuredOutput(regex="a+"),
         7: StructuredOutput(regex="(a"),
@@ -68,7 +68,7 @@ def grammars_are_compiled(worker: Worker) -> None:
 
 
 def a_row_fails_alone(harness: SchedulerHarness, prompt_ids: Sequence[int]) -> None:
-    """A request whose parameters leave no token ends in an error; the other row of its steps continues."""
+    """Check that a request without a possible token ends in an error; the other row of its steps continues."""
     stop_id = prompt_ids[0]
     impossible = harness.add(
         list(prompt_ids[:5]),
@@ -90,9 +90,9 @@ def a_row_fails_alone(harness: SchedulerHarness, prompt_ids: Sequence[int]) -> N
 def rows_end_in_rounds(
     harness: SchedulerHarness, prompt_ids: Sequence[int], vocab_size: int
 ) -> int:
-    """Requests that run together: one ends by its limit, one by a stop id, and one not before min_tokens.
+    """Run requests together: one ends by its limit, one by a stop id, and one not before min_tokens.
 
-    Returns the most tokens that a row had in one answer.
+    Returns the maximum tokens of a row in one result.
     """
     prompt = list(prompt_ids[:4])
     most = 0

@@ -5,8 +5,8 @@
     class TestMine(SchedulerContract):
         scheduler = "my_package:MyScheduler"      # or an entry-point name, path.py:Class, or the class itself
 
-A worker with predictable tokens is the oracle: a request's tokens must be those that it would get alone, whatever
-happens around it.
+A worker with predictable tokens is the oracle: a request's tokens must equal those of a run alone, under any other
+load.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ DEPTHS = st.integers(1, 3)
 
 
 class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
-    """Subclass in a test module, name the `scheduler`; `options` are its own, `policy` is for schedulers that have any.
+    """Subclass in a test module, name the `scheduler`; `options` are its own, `policy` is for schedulers with policies.
 
     `config` holds further fields of EngineConfig. `effort` multiplies the number of examples of this suite.
-    `caches_prefixes`: True requires that a repeated prompt is found.
+    `caches_prefixes`: True requires cache hits of repeated prompts.
     """
 
     scheduler: ClassVar[str | type[Scheduler] | None] = None
@@ -64,12 +64,12 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def build(self, context: SchedulerContext) -> Scheduler:
-        """The scheduler under test, as an engine builds it."""
+        """Build the scheduler under test like an engine."""
         scheduler: Scheduler = self._resolved()[0](context)
         return scheduler
 
     def harness(self, spec: HarnessSpec = ROOMY, **parts: Any) -> SchedulerHarness:
-        """A fresh engine around the scheduler under test; `parts` are further arguments of `SchedulerHarness`."""
+        """Return a fresh engine around the scheduler under test; `parts`: further arguments of `SchedulerHarness`."""
         _, options, name = self._resolved()
         fields = {**dict(spec.config), **self.config}
         if self.policy is not None:
@@ -81,14 +81,14 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
 
     @classmethod
     def _resolved(cls) -> tuple[Any, BaseModel, str]:
-        """(class, options, name) of the scheduler; looked up once per suite, as an engine does."""
+        """(class, options, name) of the scheduler; resolved once per suite, like in an engine."""
         if "_target" not in cls.__dict__:
             cls._target = resolve_target("scheduler", cls.scheduler, cls.options)
         return cls._target
 
     @classmethod
     def _resolve(cls, point: Point, choice: PluginChoice) -> tuple[Any, PluginRecord]:
-        """Resolve the scheduler's own extension points; looked up once per suite."""
+        """Resolve the scheduler's own extension points; once per suite."""
         if "_points" not in cls.__dict__:
             cls._points = {}
         key = (point.group, choice.model_dump_json())
@@ -147,7 +147,7 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
 
     @pytest.mark.parametrize("chunked", [True, False])
     def test_a_step_encodes_at_most_max_encoder_tokens(self, chunked: bool) -> None:
-        """Images of more tokens than `max_encoder_tokens` are encoded over several steps, and all get their turn."""
+        """Images of more tokens than `max_encoder_tokens` are encoded over several steps, all of them eventually."""
         config = (("max_images", 4), ("max_encoder_tokens", 6), ("enable_chunked_prefill", chunked))
         spec = dataclasses.replace(
             ROOMY, max_num_batched_tokens=16 if chunked else 32, config=config
@@ -155,13 +155,13 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
         self._storm(spec, storms(sends(max_length=31, images=True), aborts=True), 8)
 
     def test_no_step_ends_in_a_piece_that_must_stay_whole(self) -> None:
-        """Images whose tokens see one another are computed in one step each, and all get their turn."""
+        """Images with bidirectional attention are computed in one step each, all of them eventually."""
         spec = dataclasses.replace(ROOMY, max_num_batched_tokens=16, config=(("max_images", 4),))
         requests = sends(max_length=31, images=True, whole=True)
         self._storm(spec, storms(requests, aborts=True), 8)
 
     def test_a_step_has_at_most_max_loras_adapters(self) -> None:
-        """Rows of more different adapters (LoRA) than `max_loras` never share a step; all of them get their turn."""
+        """Rows of more different adapters (LoRA) than `max_loras` never share a step; all of them run eventually."""
         spec = dataclasses.replace(ROOMY, config=(("max_loras", 1),))
         self._storm(spec, storms(aborts=True), 8)
 
@@ -170,14 +170,14 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
         self._storm(ROOMY, storms(aborts=True, failures=True), 16)
 
     def test_a_block_has_one_writer(self) -> None:
-        """Shared prefixes, reused blocks, steps in flight: no row writes where another one does."""
+        """Shared prefixes, reused blocks, steps in flight: no block is written by two rows."""
         self._storm(
             dataclasses.replace(CRAMPED, max_num_seqs=4), storms(sends(families=1), aborts=True), 16
         )
 
     @pytest.mark.parametrize("block_size, windows", [(1, (0,)), (4, (0, 6)), (8, (0,))])
     def test_every_token_has_a_slot(self, block_size: int, windows: tuple[int, ...]) -> None:
-        """A row's block table reaches as far as its tokens do, in every KV group."""
+        """A row's block table covers all its tokens, in every KV group."""
         spec = HarnessSpec(block_size=block_size, num_blocks=40 // block_size + 4, windows=windows)
         self._storm(spec, storms(sends(max_output=16, stops=False)), 6)
 
@@ -188,13 +188,13 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
     # ------------------------------------------------------------------ several steps in flight
     @pytest.mark.parametrize("depth", [1, 2, 3])
     def test_right_at_depth(self, depth: int) -> None:
-        """Any engine behaviour, in any order, with `depth` steps in flight: tokens are those of a solo run."""
+        """Any engine behaviour, in any order, with `depth` steps in flight: tokens equal those of a solo run."""
         machine = machine_for(self.harness, HarnessSpec(depth=depth))
         search_machine(machine, max(1, round(45 * self.effort)), 30, self.phases)
 
     @pytest.mark.parametrize("depth", [2, 3])
     def test_stale_results_are_dropped(self, depth: int) -> None:
-        """Rows change hands while results are on their way: no request gets another's token."""
+        """Rows are reused while results are in flight: no request receives another's token."""
         for seqs in (1, 2):
             spec = HarnessSpec(depth=depth, max_num_seqs=seqs, num_blocks=16)
             scenarios_endings.rows_change_hands(self.harness(spec))
@@ -222,7 +222,7 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
     # ------------------------------------------------------------------ several tokens in a step
     @pytest.mark.parametrize("short", [0, 3])
     def test_right_in_rounds(self, short: int) -> None:
-        """If rows may decode several tokens in a step, or fewer than allowed, tokens are those of a solo run."""
+        """If rows may decode several tokens in a step, or fewer than the limit, tokens equal those of a solo run."""
         rounds = {"round_tokens": 6, "short_rounds": short, "config": (("drafter", "ngram"),)}
         scenarios_endings.rows_leave_rounds(self.harness, **rounds)
         machine = machine_for(self.harness, HarnessSpec(round_tokens=6, short_rounds=short))
@@ -267,12 +267,12 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
         self._storm(CRAMPED, storms(asked))
 
     def test_a_failed_row_ends_alone(self) -> None:
-        """The request ends in an error with a text; others do not notice, and its blocks are not reused as cached."""
+        """The request ends in an error with a text; others are unaffected, and its blocks are not reused as cached."""
         scenarios_endings.a_row_fails(self.harness)
         self._storm(ROOMY, storms(sends(families=1), failures=True))
 
     def test_log_probabilities_belong_to_their_tokens(self) -> None:
-        """A request with log-probabilities gets them with each token, and once for each position of the prompt."""
+        """A request with log-probabilities receives them with each token, and once for each position of the prompt."""
         asked = st.builds(
             dataclasses.replace,
             sends(),
@@ -301,9 +301,9 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
 
     # ------------------------------------------------------------------ fairness
     def test_no_request_starves(self) -> None:
-        """A stream of requests, shorter and more urgent, does not keep one from its turn.
+        """A stream of shorter and more urgent requests does not starve another one.
 
-        A scheduler whose `starvation_free` is False is held to its own order, and to finish when the stream ends.
+        A scheduler whose `starvation_free` is False must follow its own order, and finish when the stream ends.
         """
         self._search(
             scenarios_fairness.streams(),
@@ -321,7 +321,7 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
         )
 
     def test_prefix_cache_changes_no_token(self) -> None:
-        """Whatever is found in the cache, tokens are those of a run without it."""
+        """With any cache hits, tokens equal those of a run without a cache."""
         families = sends(families=2, max_length=28)
         self._storm(HarnessSpec(num_blocks=24), storms(families), 12)
         self._storm(HarnessSpec(num_blocks=24, enable_prefix_caching=False), storms(families), 4)
@@ -331,7 +331,7 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
         scenarios_blocks.the_cache_is_private(self.harness, HarnessSpec(num_blocks=40))
 
     def test_preemption_changes_no_token(self) -> None:
-        """Requests that outgrow the pool are preempted and come back as if nothing had been."""
+        """Requests that outgrow the pool are preempted and resume with unchanged tokens."""
         asked = sends(max_length=8, max_output=30, stops=False)
         self._storm(dataclasses.replace(CRAMPED, max_num_seqs=4), storms(asked), 10)
         self._storm(HarnessSpec(num_blocks=9), storms(asked, resets=True), 10)
@@ -340,7 +340,7 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
         "how", ["sync", "async", "failing sync", "failing async", "always failing async"]
     )
     def test_a_kv_connector_changes_no_token(self, how: str) -> None:
-        """Blocks that are loaded, late, or not at all, yield the tokens of a run that computes everything."""
+        """Blocks that are loaded, late, or missing, yield the tokens of a run that computes everything."""
         self._search(
             st.tuples(DEPTHS, storms(sends(families=2, max_length=24), aborts=True)),
             lambda drawn: scenarios_blocks.blocks_come_from_elsewhere(self.harness, how, *drawn),
@@ -353,7 +353,7 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
     def test_a_snapshot_of_states_changes_no_token(
         self, depth: int, windows: tuple[int, ...], slots: int
     ) -> None:
-        """Recurrent layers: rows start from the state that their own tokens made, whatever was saved and evicted."""
+        """Recurrent layers: rows start from the state of their own tokens, after any saves and evictions."""
         spec = HarnessSpec(depth=depth, windows=windows, num_state_slots=slots)
         machine = machine_for(self.harness, spec)
         search_machine(machine, max(1, round(15 * self.effort)), 20, self.phases)
@@ -396,5 +396,5 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
             ) from error
 
     def test_the_wall_clock_is_not_read(self) -> None:
-        """The only clock is the context's: all others raise while the scheduler runs."""
+        """The only clock is the context's: all others raise during calls of the scheduler."""
         scenarios_fairness.no_other_clock(self.harness)

@@ -1,4 +1,4 @@
-"""Tests of the scheduler suite about what is found in caches, and how it is counted. Test process."""
+"""Prefix cache tests of the scheduler suite. Test process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Op, Send, Turn, play, send, sends, storms
 
 ROOMY = HarnessSpec(num_blocks=60, max_model_len=48)
-# Engines in which one that caches prefixes finds a prompt again: groups, snapshots, depth, size of blocks.
+# Engines in which a caching scheduler finds a repeated prompt: groups, snapshots, depth, block size.
 PLACES: dict[str, dict[str, Any]] = {
     "plain": {},
     "two steps in flight": {"depth": 2},
@@ -30,7 +30,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "a window": {"windows": (0, 6)},
     "windows only": {"windows": (5,)},
     "windows in flight": {"windows": (0, 4, 9), "depth": 2},
-    "states": {"windows": (0, RECURRENT), "num_state_slots": 8},  # of the prompt, at least
+    "states": {"windows": (0, RECURRENT), "num_state_slots": 8},  # minimum for the prompt
     "states in flight": {"windows": (0, RECURRENT), "num_state_slots": 8, "depth": 2},
 }
 UNMOVABLE = ((0, RECURRENT), (0, 6), (5,))
@@ -47,26 +47,26 @@ GROWING = (
 
 
 class _Engines(Protocol):
-    """Any suite whose engines are around the scheduler under test."""
+    """Any suite with engines around the scheduler under test."""
 
     caches_prefixes: ClassVar[bool | None]
 
     def harness(self, spec: HarnessSpec = ..., **parts: Any) -> SchedulerHarness:
-        """A fresh engine."""
+        """Return a fresh engine."""
         ...
 
     def _search(self, strategy: Any, check: Any, examples: int = 12) -> None: ...
 
 
 class CacheSuite:
-    """Part of `SchedulerContract`. `caches_prefixes`: True requires that a repeated prompt is found; for None, it must
-    be found everywhere if it is found in the plainest engine.
+    """Part of `SchedulerContract`. `caches_prefixes`: True requires hits of a repeated prompt; None requires them
+    everywhere if the plainest engine has them.
     """
 
     caches_prefixes: ClassVar[bool | None] = None
 
     def test_a_repeated_prompt_is_found(self: _Engines) -> None:
-        """One that caches prefixes does so at every depth and for every kind of layer, outputs included."""
+        """A scheduler that caches prefixes does so at every depth and for every kind of layer, outputs included."""
         found = {name: _found(self.harness, change) for name, change in PLACES.items()}
         for name in GROWING:
             found_of = [_found_of_running(self.harness, PLACES[name], n) for n in (1, 2, 3)]
@@ -94,7 +94,7 @@ class CacheSuite:
         )
 
     def test_a_kv_connector_suits_the_model(self: _Engines) -> None:
-        """If blocks of one table are not all that a sequence has, a connector is rejected, or changes no token."""
+        """If a sequence has more than the blocks of one table, a connector is rejected, or changes no token."""
         for windows in UNMOVABLE:
             spec = dataclasses.replace(ROOMY, windows=windows, num_state_slots=4)
             options = MemoryOptions(store="scheduler contract")
@@ -110,8 +110,8 @@ class CacheSuite:
 
 
 def _found(make_harness: MakeHarness, change: dict[str, Any]) -> tuple[int, ...]:
-    """Cached tokens of a short prompt, of one that another row has computed, of one that comes with another, of one
-    that was there before, and of one that continues its answer.
+    """Cached tokens of a short prompt, of one computed by another row, of one in the same step, of an earlier one, and
+    of the continuation of its answer.
     """
     harness = make_harness(dataclasses.replace(ROOMY, **change))
     for _ in range(2):
@@ -147,7 +147,7 @@ def _found_of_running(make_harness: MakeHarness, change: dict[str, Any], num_row
 
 
 def hits_add_up(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> None:
-    """Run the operations to their end, and compare the counters with what requests and steps said."""
+    """Run the operations to their end, and compare the counters with requests and steps."""
     harness = make_harness(HarnessSpec(depth=depth, num_blocks=14))
     stats = _compare_hits(harness, ops)
     started = [new.handle for output in harness.outputs for new in output.new]
@@ -167,7 +167,7 @@ def _compare_hits(harness: SchedulerHarness, ops: Sequence[Op]) -> SchedulerStat
     for _ in range(harness.max_steps_left()):
         if not harness.turn():
             break
-    stats = harness.scheduler.make_stats()  # before the end of `drain` takes them
+    stats = harness.scheduler.make_stats()  # before the end of `drain` reads them
     harness.drain()
     cached = sum(entry.num_cached or 0 for entry in harness.ledger.entries.values())
     hits = stats.prefix_cache_hits + stats.external_prefix_cache_hits

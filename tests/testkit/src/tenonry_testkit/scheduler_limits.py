@@ -1,4 +1,4 @@
-"""Tests of the scheduler suite about requests that reach a limit, alone or together. Test process."""
+"""Limit tests of the scheduler suite, for single requests and combinations. Test process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenonry_testkit.traffic import Abort, Send, Turn, play, send
 LOGPROBS = {"max_num_batched_tokens": 300, "max_model_len": 300, "block_size": 16, "num_blocks": 80}
 ENCODES_6 = (("max_images", 4), ("max_encoder_tokens", 6))
 WHOLE = (("enable_chunked_prefill", False),)
-# Engines, and a request that just fits: the budget of a step, the pool, the longest sequence.
+# Engines, and their largest request: by the budget of a step, the pool, the longest sequence.
 JUST_FITS: dict[str, tuple[HarnessSpec, Send]] = {
     "a whole step": (
         HarnessSpec(max_num_batched_tokens=32, config=WHOLE),
@@ -79,10 +79,10 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
 
 
 class _Engines(Protocol):
-    """Any suite whose engines are around the scheduler under test."""
+    """Any suite with engines around the scheduler under test."""
 
     def harness(self, spec: HarnessSpec = ..., **parts: Any) -> SchedulerHarness:
-        """A fresh engine."""
+        """Return a fresh engine."""
         ...
 
 
@@ -90,7 +90,7 @@ class LimitSuite:
     """Part of `SchedulerContract`."""
 
     def test_requests_that_just_fit_are_served(self: _Engines) -> None:
-        """A request that reaches a limit exactly is not rejected, and gets all of its tokens."""
+        """A request exactly at a limit is not rejected, and receives all its tokens."""
         for name, (spec, ask) in JUST_FITS.items():
             harness = self.harness(spec)
             for request in (ask, ask):
@@ -102,7 +102,7 @@ class LimitSuite:
 
     @pytest.mark.parametrize("depth", [1, 2])
     def test_requests_that_cannot_share_a_step_take_turns(self: _Engines, depth: int) -> None:
-        """Adapters and images come and go: each request gets its turn, together, one by one, and after an abort."""
+        """Adapters and images alternate: each request is served, together, one by one, and after an abort."""
         for spec, asks in TAKE_TURNS.values():
             harness = self.harness(dataclasses.replace(spec, depth=depth))
             for together in (5, 1, 2):

@@ -1,4 +1,4 @@
-"""Tests of the scheduler suite about numbers, lengths and limits, with a run of its own each. Test process."""
+"""Tests of the scheduler suite for numbers, lengths and limits, with a run each. Test process."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ SHORT = sends(families=2, max_length=8, max_output=24)
 
 
 class _Engines(Protocol):
-    """Any suite whose engines are around the scheduler under test."""
+    """Any suite with engines around the scheduler under test."""
 
     caches_prefixes: ClassVar[bool | None]
     effort: ClassVar[float]
 
     def harness(self, spec: HarnessSpec = ..., **parts: Any) -> SchedulerHarness:
-        """A fresh engine."""
+        """Return a fresh engine."""
         ...
 
     def _search(self, strategy: Any, check: Any, examples: int = 12) -> None: ...
@@ -73,7 +73,7 @@ class NumberSuite:
 
     @pytest.mark.parametrize("depth", [1, 2])
     def test_statistics_add_up_to_what_happened(self: _Engines, depth: int) -> None:
-        """Each counter counts since the call before: steps, preemptions, cached tokens; blocks and adapters in use."""
+        """Each counter counts since the previous call: steps, preemptions, cached tokens; used blocks and adapters."""
         spec = HarnessSpec(depth=depth, num_blocks=14)
         numbers_add_up(self.harness, spec, [OUTGROWS, OUTGROWS])
         adapters = dataclasses.replace(spec, config=(("max_loras", 2),))
@@ -84,7 +84,7 @@ class NumberSuite:
         "how", [{}, {"asynchronous": True}, {"num_undecided": 3}, {"block_size": 1}, ALWAYS_FAILS]
     )
     def test_loads_add_up(self: _Engines, how: dict[str, Any]) -> None:
-        """What a KV connector brings is counted once, apart from what the prefix cache has."""
+        """Tokens loaded by a KV connector are counted once, separate from prefix cache hits."""
         loads_add_up(self.harness, [LOADED, LOADED[1:]], **how)
         self._search(WAVES, lambda waves: loads_add_up(self.harness, waves, **how), 3)
 
@@ -96,7 +96,7 @@ class NumberSuite:
         self._search(waves, lambda drawn: drafts_add_up(self.harness, drawn), 4)
 
     def test_what_never_fits_is_rejected_alone(self: _Engines) -> None:
-        """A request that can never run is rejected with RequestError, and one that just fits is served."""
+        """An impossible request is rejected with RequestError, and one at the limit is served."""
         nothing_waits_for_ever(self.harness)
 
     def test_length_classes_are_kept_apart(self: _Engines) -> None:
@@ -105,22 +105,22 @@ class NumberSuite:
 
     @pytest.mark.parametrize("depth", [1, 2, 3])
     def test_rows_restart_for_another_length_class(self: _Engines, depth: int) -> None:
-        """Where K of a sequence changes when it grows, its row is preempted before that, and computed anew."""
+        """Where K of a sequence changes with its length, its row is preempted before, and recomputed."""
         rows_restart(self.harness, depth)
 
     def test_a_reset_reaches_no_connector(self: _Engines) -> None:
-        """A KV connector gets no block that was computed before a reset, which loads in flight outlive."""
+        """A KV connector receives no block computed before a reset, even if loads are in flight."""
         resets_are_final(self.harness)
         loads_fail_around_a_reset(self.harness)
 
     @pytest.mark.parametrize("depth", [1, 2])
     def test_a_load_without_end_costs_no_request(self: _Engines, depth: int) -> None:
-        """A KV load that does not end delays its request only, and its blocks stay aside until it does."""
+        """A KV load that does not end delays its request only, and its blocks stay reserved until it ends."""
         loads_without_end(self.harness, depth)
 
     @pytest.mark.parametrize("depth", [2, 3])
     def test_a_failed_row_spoils_no_load(self: _Engines, depth: int) -> None:
-        """A request that has found blocks of a row does not run on them once the row is known to have failed."""
+        """A request that shares blocks of a row does not run on them once the row has failed."""
         a_failed_row_spoils_no_load(self.harness, depth)
 
     def test_results_that_do_not_fit_are_rejected(self: _Engines) -> None:
@@ -137,13 +137,13 @@ class NumberSuite:
         nothing_is_kept(self.harness)
 
     def test_any_traffic_in_any_engine(self: _Engines) -> None:
-        """Larger engines and programs than a search tries first: everything at once, and the numbers add up."""
+        """Larger engines and programs than in searches, with all features together; the statistics add up."""
         wanted = round(MOST_ENGINES * self.effort * effort())
         for number in range(max(LEAST_ENGINES, wanted)):
             traffic_is_served(self.harness, number)
 
     def test_a_crowd_waits_and_leaves(self: _Engines) -> None:
-        """Many requests wait, most of them are aborted, and the others are served."""
+        """Many queued requests, most of them aborted; the others are served."""
         for seqs, budget in ((4, 16), (16, 64)):
             spec = HarnessSpec(max_num_seqs=seqs, max_num_batched_tokens=budget, num_blocks=60)
             a_crowd_waits(self.harness(spec))

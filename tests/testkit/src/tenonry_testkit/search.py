@@ -1,7 +1,7 @@
 """Search effort of the suites. Test process.
 
-`TENONRY_TESTKIT_EFFORT=20` (or `pytest --testkit-effort=20`) tries twenty times as many examples, drawn at random; at
-the default of 1, and below (0.1 is a quick check), every run tries the same ones.
+`TENONRY_TESTKIT_EFFORT=20` (or `pytest --testkit-effort=20`) runs twenty times as many examples, drawn at random; at
+the default of 1, and below (0.1 is a quick check), every run uses the same ones.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ EFFORT_VARIABLE = "TENONRY_TESTKIT_EFFORT"
 NUMBER = re.compile(r"\d+(\.\d+)?")
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 MAX_SHRINKING_S = 10
-LEAST_EXAMPLES = 6  # of tests whose examples are few and cost much each
+LEAST_EXAMPLES = 6  # of tests with few, expensive examples
 Value = TypeVar("Value")
 
 
 def effort() -> float:
-    """Factor of the usual number of examples. Raises ValueError unless it is a number above 0."""
+    """Factor of the usual number of examples. Raises ValueError unless it is a positive number."""
     text = os.environ.get(EFFORT_VARIABLE, "1")
     if not NUMBER.fullmatch(text) or float(text) == 0:
         raise ValueError(f"{EFFORT_VARIABLE}={text!r} must be a number above 0, such as 20 or 0.1")
@@ -37,9 +37,7 @@ def effort() -> float:
 def brief_shrinking() -> Iterator[None]:
     """Limit the shrinking of a failing example to ten seconds instead of five minutes: a test has a time limit."""
     before = getattr(engine, "MAX_SHRINKING_SECONDS", None)
-    if (
-        before is None
-    ):  # a hypothesis that calls it something else: failures take longer, that is all
+    if before is None:  # a hypothesis version with another name: failures merely take longer
         yield
         return
     engine.MAX_SHRINKING_SECONDS = MAX_SHRINKING_S
@@ -51,14 +49,14 @@ def brief_shrinking() -> Iterator[None]:
 
 
 def _report(text: str) -> None:
-    """Print hypothesis's reports; its own text about slow shrinking names its limit instead of ours."""
+    """Print hypothesis's reports; its text about slow shrinking names its own limit instead of this one."""
     if "working to shrink" in text:
         text = f"Shrinking stopped after {MAX_SHRINKING_S} s; a smaller failing example may exist."
     reporting.default(text)
 
 
 def few_examples(examples: int) -> settings:
-    """Settings of a decorator for `examples` examples at effort 1, and at least `LEAST_EXAMPLES`."""
+    """Return settings for `examples` examples at effort 1, and at least `LEAST_EXAMPLES`."""
     return settings(
         max_examples=max(LEAST_EXAMPLES, round(examples * effort())),
         deadline=None,
@@ -73,7 +71,7 @@ def few_examples(examples: int) -> settings:
 def search_settings(
     examples: int, *, steps: int = 30, phases: Sequence[Phase] = PHASES
 ) -> settings:
-    """Settings for `examples` examples at effort 1; deterministic there and below, random above."""
+    """Return settings for `examples` examples at effort 1; deterministic there and below, random above."""
     times = effort()
     return settings(
         max_examples=max(1, round(examples * times)),
@@ -94,7 +92,7 @@ def search(
     examples: int,
     phases: Sequence[Phase] = PHASES,
 ) -> None:
-    """Call `check` with drawn values; its exception for the smallest one found passes through."""
+    """Call `check` with drawn values; re-raises its exception for the smallest failing one."""
 
     @search_settings(examples, phases=phases)
     @given(strategy)

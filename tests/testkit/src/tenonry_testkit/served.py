@@ -21,7 +21,7 @@ LENGTH = 512  # max_model_len
 
 
 def served_config(**values: Any) -> EngineConfig:
-    """All parts are fakes; any field may be replaced."""
+    """Return a configuration whose parts are all fakes; any field may be replaced."""
     return read(
         EngineConfig,
         {
@@ -36,7 +36,7 @@ def served_config(**values: Any) -> EngineConfig:
 
 
 def params(**fields: Any) -> SamplingParams:
-    """Greedy, eight tokens, each as it comes; any field may be replaced."""
+    """Return parameters for eight greedy tokens, streamed; any field may be replaced."""
     return SamplingParams(
         **{
             "temperature": 0,
@@ -49,7 +49,7 @@ def params(**fields: Any) -> SamplingParams:
 
 
 def tokens(prompt: list[int] | str, sampling: SamplingParams) -> list[int]:
-    """Answer of the model of `served_config`."""
+    """Expected tokens of the model of `served_config`."""
     ids = list(prompt.encode()) if isinstance(prompt, str) else prompt
     return TokenModel(512).complete(ids, sampling, max_model_len=LENGTH).token_ids
 
@@ -63,7 +63,7 @@ async def collect(
     has_begun: asyncio.Event | None = None,
     **fields: Any,
 ) -> list[int]:
-    """All tokens of one DELTA stream. `has_begun` is set with the first output: who waits for it cannot miss it."""
+    """Return all tokens of one DELTA stream. `has_begun`: event set with the first output."""
     got: list[int] = []
     last: RequestOutput | None = None
     async for last in engine.generate(prompt, sampling, request_id, **fields):

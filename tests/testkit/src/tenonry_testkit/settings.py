@@ -31,7 +31,7 @@ NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 class SettingsContract:
     """Subclass in a test module and name the `settings`: "module:Class" or the class.
 
-    `examples`: values of each setting other than its default, as users type them.
+    `examples`: non-default values of each setting, in user syntax.
     """
 
     settings: ClassVar[str | type[PluginSettings] | None] = None
@@ -48,7 +48,7 @@ class SettingsContract:
         return pkgutil.resolve_name(found) if isinstance(found, str) else found
 
     def section(self, **values: Any) -> PluginSettings:
-        """Its settings, as `config.section` returns them."""
+        """Return its settings from `config.section`."""
         return EngineConfig(model="fake", **values).section(self.model())
 
     # ------------------------------------------------------------------ the contract
@@ -64,13 +64,13 @@ class SettingsContract:
             assert not field.is_required(), f"{name} has no default"
 
     def test_defaults_are_valid(self) -> None:
-        """A default passes the checks of its own setting: pydantic does not look."""
+        """A default passes the checks of its own setting, which pydantic skips."""
         model = self.model()
         for name in model.model_fields:
             model.model_validate({name: getattr(model(), name)})
 
     def test_every_setting_is_described(self) -> None:
-        """By the text under it, or by `description`: that is its help."""
+        """The text under it, or `description`, is its help."""
         from tenonry_commands.setting_texts import setting_texts
 
         texts = setting_texts(self.model())
@@ -78,7 +78,7 @@ class SettingsContract:
             assert (field.description or texts.get(name, "")).strip(), f"{name} has no text"
 
     def test_names_are_not_those_of_tenonry(self) -> None:
-        """Names are shared: those of the kernel are taken."""
+        """Names are shared with the kernel's settings."""
         taken = self.model().model_fields.keys() & EngineConfig.model_fields.keys()
         assert not taken, f"tenonry itself has the settings {sorted(taken)}"
 
@@ -88,7 +88,7 @@ class SettingsContract:
             assert NAME.fullmatch(name), f"{name}: write small letters, digits and underscores"
 
     def test_they_are_set_as_those_of_the_kernel(self) -> None:
-        """As keyword arguments of the configuration; the plugin reads `config.section`."""
+        """Keyword arguments of the configuration set them; the plugin reads `config.section`."""
         default = self.section()
         for name in self.model().model_fields:
             assert getattr(self.section(**{name: getattr(default, name)}), name) == getattr(
@@ -96,7 +96,7 @@ class SettingsContract:
             )
 
     def test_examples_can_be_typed(self) -> None:
-        """Text of a flag or variable is read as the type of the setting, and differs from the default."""
+        """Text of a flag or variable is parsed as the type of the setting, and differs from the default."""
         for name, text in self.examples.items():
             value = getattr(self.section(**{name: text}), name)
             assert value != getattr(self.section(), name), f"{name}={text} is the default"
@@ -109,12 +109,12 @@ class SettingsContract:
                 setattr(made, name, getattr(made, name))
 
     def test_unknown_settings_are_refused(self) -> None:
-        """A misspelt name is an error, not ignored."""
+        """A misspelt name is an error."""
         with pytest.raises(ValidationError):
             self.model().model_validate({"no_setting_of_this_name": 1})
 
     def test_defaults_are_sent_to_engines_as_text(self) -> None:
-        """What a process writes, another one reads alike."""
+        """Serialised settings are equal in another process."""
         model = self.model()
         text = json.dumps(model().model_dump(mode="json"))
         assert model.model_validate(json.loads(text)) == model()
@@ -126,7 +126,7 @@ class SettingsContract:
         assert not effects, effects
 
     def test_used_plugins_are_points_and_choices(self) -> None:
-        """`uses` yields pairs, for options that nobody has checked yet."""
+        """`uses` yields pairs, also for unchecked options."""
         for pair in self.model()().uses({}):
             assert isinstance(pair, tuple), f"uses yields {pair!r}, which is no pair"
             point, choice = pair

@@ -1,4 +1,4 @@
-"""Watches the state slots of recurrent KV groups from outside, with plain Python books. Test process."""
+"""Tracks the state slots of recurrent KV groups from outside, with plain Python containers. Test process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Slot = tuple[int, int]  # KV group, id
 
 
 class SlotChecker:
-    """Slots that hold a snapshot. The fake worker checks that it is the right one."""
+    """Slots with a snapshot. The fake worker checks its content."""
 
     def __init__(self, kv_cache: KVCacheConfig) -> None:
         self.groups = {
@@ -20,7 +20,9 @@ class SlotChecker:
         self._filled: set[Slot] = set()
 
     def check(self, output: SchedulerOutput) -> None:
-        """Raises RuleBroken. A row starts from a slot that an earlier step filled; a step fills a slot once."""
+        """Raise RuleBroken unless rows start from slots filled by an earlier step, and each slot is filled once per
+        step.
+        """
         if not self.groups:
             return
         for new in output.new:

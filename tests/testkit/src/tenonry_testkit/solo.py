@@ -1,7 +1,7 @@
 """The results of a worker that runs one request at a time: the oracle for workers without simple arithmetic.
 
-Each request runs alone: its whole prompt in one step, one token per step, blocks in order, every token sent. Test
-process.
+Each request runs alone: its whole prompt in one step, one token per step, blocks in order, every token sent explicitly.
+Test process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tenonry_testkit.spec import HarnessSpec
 
 
 class SoloOracle:
-    """Computes answers with `worker`, which is ready and has no other user; caches them."""
+    """Computes expected results with `worker`, which is ready and unshared; caches them."""
 
     def __init__(self, worker: Worker, spec: HarnessSpec, kinds: Sequence[str] = ("full",)) -> None:
         self._worker = worker
@@ -87,7 +87,7 @@ class SoloOracle:
         return self._end(Completion(output, FinishReason.LENGTH, None))
 
     def _step(self, new: NewRow, last: int | None) -> int | None:
-        """One step of one row: the prompt when `last` is None, else that token. Returns the sampled token."""
+        """Run one step of one row: the prompt when `last` is None, else that token. Returns the sampled token."""
         count = len(new.token_ids) if last is None else 1
         known = last if last is not None else (int(new.token_ids[0]) if count == 1 else -1)
         result = self._execute(

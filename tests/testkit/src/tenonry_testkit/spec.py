@@ -23,11 +23,11 @@ from tenonry_testkit.fakes.worker_options import FakeWorkerOptions, fake_group
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessSpec:
-    """The engine around a scheduler. Sizes are small on purpose: every limit is met within a few steps.
+    """The engine around a scheduler. Sizes are small, so that every limit is reached within a few steps.
 
     `depth`: steps in flight. `windows`: one entry per KV group, as in `FakeWorkerOptions`. `num_state_slots`: snapshots
-    of recurrent groups. `round_tokens`: most tokens of a row in one step, with one step in flight and tokens fed back;
-    `short_rounds`: as in `FakeWorkerOptions`. `grammar_asks`: number of requests for a grammar until it is ready.
+    of recurrent groups. `round_tokens`: maximum tokens of a row in one step, with one step in flight and tokens fed
+    back; `short_rounds`: as in `FakeWorkerOptions`. `grammar_asks`: number of requests for a grammar until it is ready.
     `config`: further fields of EngineConfig. The pool holds exactly one sequence of `max_model_len` unless `num_blocks`
     is set.
     """
@@ -51,7 +51,7 @@ class HarnessSpec:
 
     @property
     def max_round_tokens(self) -> int:
-        """Value that an engine without a KV connector passes to its scheduler."""
+        """Limit passed to the scheduler by an engine without a KV connector."""
         return self.round_tokens if self.depth == 1 and self.feeds_back else 1
 
     def engine_config(self) -> EngineConfig:
@@ -74,7 +74,7 @@ class HarnessSpec:
         )
 
     def kv_cache(self, groups: Sequence[KVCacheGroup] = ()) -> KVCacheConfig:
-        """The cache as planned; `groups` are those that a real worker reports."""
+        """Return the planned cache; `groups`: as reported by a real worker."""
         groups = tuple(groups) or tuple(starmap(fake_group, enumerate(self.windows)))
         return KVCacheConfig(
             num_blocks=self.num_blocks or self.least_blocks(groups),
@@ -98,7 +98,7 @@ class Oracle(Protocol):
         adapter: Adapter | None = None,
         delivered: Sequence[int] = (),
     ) -> Completion:
-        """The output tokens after the `delivered` ones, and how it ends."""
+        """Return the output tokens after the `delivered` ones, and the end."""
         ...
 
 
@@ -111,12 +111,12 @@ class StepRunner(Protocol):
 
 
 def travelled(metadata: Any) -> Any:
-    """Connector metadata after a round trip through a message; raises for values that cannot be encoded."""
+    """Return connector metadata after a round trip through a message; raises for unserialisable values."""
     return None if metadata is None else msgspec.msgpack.decode(msgspec.msgpack.encode(metadata))
 
 
 def ready_fake_worker(spec: HarnessSpec, connector: KVConnector | None = None) -> FakeWorker:
-    """A fake worker with its cache allocated."""
+    """Return a fake worker with its cache allocated."""
     options = FakeWorkerOptions(
         seed=spec.seed,
         vocab_size=spec.vocab_size,

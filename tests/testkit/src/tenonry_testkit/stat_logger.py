@@ -81,7 +81,7 @@ def finished_requests() -> st.SearchStrategy[FinishedRequestStats]:
 
 
 def records() -> st.SearchStrategy[StatRecord]:
-    """One delivery: either part may be missing, and engines may be new."""
+    """Draw one delivery: either part may be missing, and engines may be new."""
     iteration = st.builds(
         IterationStats,
         num_prompt_tokens=COUNTS,
@@ -101,7 +101,7 @@ def records() -> st.SearchStrategy[StatRecord]:
 
 
 def engine_info(num_engines: int = 1) -> EngineInfo:
-    """Facts of several engines."""
+    """Return the facts of several engines."""
     return EngineInfo(
         model="/models/fake",
         served_model_name='fake "model"',
@@ -116,7 +116,7 @@ def engine_info(num_engines: int = 1) -> EngineInfo:
 class StatLoggerContract:
     """Subclass in a test module and name the `stat_logger`; `options` are its own, `config` fields of EngineConfig.
 
-    `record_timeout_s`: how long the suite waits for a call of `record` that does not return.
+    `record_timeout_s`: time limit of a call of `record`.
     """
 
     stat_logger: ClassVar[str | type[StatLogger] | None] = None
@@ -127,7 +127,7 @@ class StatLoggerContract:
     phases: ClassVar[Sequence[Phase]] = PHASES
 
     def build(self) -> StatLogger:
-        """A fresh logger, as the kernel builds it."""
+        """Build a fresh logger like the kernel."""
         config = EngineConfig(model="fake", **self.config)
         cls, options, name = resolve_target("stat_logger", self.stat_logger, self.options, config)
         logger: StatLogger = cls(StatLoggerContext(config, options=options, plugin_name=name))
@@ -137,7 +137,7 @@ class StatLoggerContract:
         search(strategy, check, max(1, round(30 * self.effort)), self.phases)
 
     def test_a_record_may_hold_nothing(self) -> None:
-        """Zeros everywhere, no part at all, an interval without records."""
+        """Zeros everywhere, no parts, an interval without records."""
         logger = self.build()
         logger.log_engine_initialized(engine_info())
         for scheduler, iteration in (
@@ -162,7 +162,7 @@ class StatLoggerContract:
         logger.shutdown()
 
     def test_any_record_is_accepted(self) -> None:
-        """Missing parts, huge numbers, not-a-number, unknown tags and extras, engines that were not announced."""
+        """Missing parts, huge numbers, not-a-number, unknown tags and extras, unannounced engines."""
 
         def deliver(many: list[StatRecord]) -> None:
             logger = self.build()
@@ -213,7 +213,7 @@ class StatLoggerContract:
         self._search(st.lists(calls, max_size=20), happen)
 
     def test_calls_come_from_another_thread(self) -> None:
-        """A logger is built in the main thread; all other calls come from one thread, which is another."""
+        """A logger is built in the main thread; all other calls come from one other thread."""
         logger = self.build()
 
         def live() -> None:
@@ -226,7 +226,7 @@ class StatLoggerContract:
             pool.submit(live).result()
 
     def test_records_are_taken_without_waiting(self) -> None:
-        """However many records come between two calls of `log`, `record` returns: it waits for no call to come."""
+        """`record` returns without waiting for `log`, for any number of records in between."""
         logger = self.build()
         logger.log_engine_initialized(engine_info())
         num_recorded = 0
@@ -266,7 +266,7 @@ class StatLoggerContract:
         second.shutdown()
 
     def test_it_does_not_keep_the_process_alive(self) -> None:
-        """Its threads, if it has any, are daemons or end with shutdown; its interval is positive."""
+        """Its threads, if any, are daemons or end with shutdown; its interval is positive."""
         before = set(threading.enumerate())
         logger = self.build()
         logger.log_engine_initialized(engine_info())

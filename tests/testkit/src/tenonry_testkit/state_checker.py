@@ -10,7 +10,7 @@ from tenonry_testkit.step_checker import StepChecker
 
 
 class StateChecker:
-    """Compares a scheduler's reports about itself with the ledger and with the rows of its steps."""
+    """Compares a scheduler's reports with the ledger and the rows of its steps."""
 
     def __init__(
         self, scheduler: Scheduler, ledger: Ledger, step_checker: StepChecker, max_num_seqs: int
@@ -21,7 +21,7 @@ class StateChecker:
         self._max_num_seqs = max_num_seqs
 
     def check_counts(self) -> None:
-        """At any moment: has_requests() and get_request_counts(). Raises RuleBroken."""
+        """Check has_requests() and get_request_counts(). Raises RuleBroken."""
         live = self._ledger.num_live
         rows = self._step_checker.rows
         busy = self._scheduler.has_requests()
@@ -60,7 +60,7 @@ class StateChecker:
             expect(queued <= waiting, COUNTS, detail, queued, waiting)
 
     def check_end(self) -> None:
-        """When the scheduler is idle: every request ended, every row and block was released. Raises RuleBroken."""
+        """Check an idle scheduler: every request ended, every row and block was released. Raises RuleBroken."""
         live = self._ledger.live
         rows = self._step_checker.rows
         expect(not live, ONE_OUTCOME, "these requests never ended: {}", live)

@@ -1,4 +1,4 @@
-"""Adapters in layers for batch invariance, in the conformance suite: their addend to a token, in any batch. Test
+"""Adapters in layers for batch invariance, in the conformance suite: their contribution to a token, in any batch. Test
 process.
 """
 
@@ -28,21 +28,21 @@ NONE = -1
 
 
 class Added(NamedTuple):
-    """Adapters in slots, of the linear layers of a layer that have some; `slots`: that of each sequence, or NONE."""
+    """Adapters in slots, for those linear layers of a layer that have some; `slots`: slot of each sequence, or NONE."""
 
     parts: list[LowRankParts | None]
     kernels: list[LowRankKernel | None]
     slots: list[int]
 
     def to(self, pieces: Sequence[Piece], *, last_only: bool = False) -> LayerAdapters:
-        """Adapters of a step with these pieces; with `last_only` the last token of each is the only query."""
+        """Return adapters of a step with these pieces; with `last_only` the last token of each is the only query."""
         slots = torch.tensor([self.slots[piece.sequence] for piece in pieces], dtype=torch.int32)
         counts = torch.tensor([piece.end - piece.begin for piece in pieces])
         of_tokens = slots.repeat_interleave(counts)
         return LayerAdapters(*self.kernels, of_tokens, slots if last_only else of_tokens)
 
     def merged(self, weights: Weights, sequence: int) -> Weights:
-        """Merged weights of the layer and of the sequence's adapter, in float64."""
+        """Return the merged weights of the layer and of the sequence's adapter, in float64."""
         slot = self.slots[sequence]
         names = ("projection", "out", "gate_up", "down")
         whole = {name: getattr(weights, name).double() for name in names}
@@ -54,7 +54,7 @@ class Added(NamedTuple):
 
 
 def product_of(parts: LowRankParts, slot: int, outputs: int) -> torch.Tensor:
-    """[outputs, inputs] that an adapter adds to a weight, in float64."""
+    """[outputs, inputs] added by an adapter to a weight, in float64."""
     down = parts.down[slot].double()
     made = torch.zeros(outputs, len(down), dtype=torch.float64)
     for number, (up, begin) in enumerate(zip(parts.ups, parts.begins, strict=True)):
@@ -65,7 +65,7 @@ def product_of(parts: LowRankParts, slot: int, outputs: int) -> torch.Tensor:
 
 
 class AddedSuite(KernelSuite):
-    """Adapters in layers for batch invariance, against their formula and in other company."""
+    """Adapters in layers for batch invariance, compared with their formula and across batches."""
 
     def added(
         self,
@@ -77,7 +77,7 @@ class AddedSuite(KernelSuite):
         slots: list[int],
         dtype: torch.dtype,
     ) -> Added:
-        """Adapters with random weights; `has`: linear layers that have adapters."""
+        """Return adapters with random weights; `has`: linear layers with adapters."""
         one = attention.kv_heads * attention.size
         made = attention.heads * attention.size
         shapes = [
@@ -143,7 +143,7 @@ class AddedSuite(KernelSuite):
             assert torch.equal(torch.cat(alone), got)
 
     def test_adapters_in_an_invariant_layer_of_much_work_are_the_same_in_any_company(self):
-        """So much that threads share it. A token without an adapter has the bits of a layer without any."""
+        """Enough work to be shared among threads. A token without an adapter has the bits of a layer without any."""
         torch.manual_seed(0)
         attention = attention_parts(2, 2, 32, is_gated=False, is_normalised=True)
         kernels = self.invariant()

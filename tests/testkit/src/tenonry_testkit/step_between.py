@@ -1,4 +1,4 @@
-"""The conformance suite's part about operations between products, in bfloat16. Test process."""
+"""Part of the conformance suite for operations between products, in bfloat16. Test process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenonry_testkit.step_suite import EXAMPLES, SEEDS, KernelSuite
 from tenonry_torch_base.kernel_parts import Bfloat16NormParts, GateParts, TurnParts
 
 TOKENS = st.integers(1, 70)
-FAR = 200.0  # e to this power is no number of 32 bits
+FAR = 200.0  # e to this power overflows 32 bits
 
 
 class BetweenSuite(KernelSuite):

@@ -1,6 +1,6 @@
-"""Watches a scheduler's steps from outside, with plain Python books. Test process.
+"""Checks a scheduler's steps from outside, with plain Python containers. Test process.
 
-Slow and obviously right, where the validator of `tenonry-scheduling` is fast: the two check each other.
+Slow and obviously correct, unlike the fast validator of `tenonry-scheduling`: the two check each other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tenonry_testkit.spec import HarnessSpec
 
 
 class Stay:
-    """One request in one row, from the step it entered until it leaves."""
+    """One request in one row, from its entry to its exit."""
 
     __slots__ = (
         "blocks", "entered_at", "entry", "num_computed", "num_known", "num_pending", "row", "start",
@@ -44,7 +44,7 @@ class Stay:
         self.entry = entry
         self.num_computed = new.num_computed
         self.entered_at = new.num_computed
-        self.start = new.num_computed  # where the step that is checked began
+        self.start = new.num_computed  # first token of the checked step
         self.num_known = len(new.token_ids)
         self.num_pending = 0
         self.blocks = [ids.tolist() for ids in new.block_ids]
@@ -64,7 +64,7 @@ class StepChecker:
         self.overtaken: dict[int, set[int]] = {}
         self.most_overtaken = 0
         self.num_preemptions = 0
-        self.drafts: Counter[str] = Counter()  # as `SchedulerStats` names them
+        self.drafts: Counter[str] = Counter()  # with the names of `SchedulerStats`
         self.first_run: dict[int, int] = {}
         self._since: dict[int, int] = {}
         self._last_arrival = 0
@@ -75,7 +75,7 @@ class StepChecker:
 
     # ------------------------------------------------------------------ what happens to requests
     def arrived(self, entry: Entry) -> None:
-        """The request waits from now on."""
+        """Record a request that waits from now on."""
         self._last_arrival = max(self._last_arrival, entry.arrival)
         self._wait(entry)
 
@@ -84,7 +84,7 @@ class StepChecker:
         self._since[entry.handle] = self._last_arrival
 
     def ended(self, handle: int) -> None:
-        """The request ended; every request that arrived before it and still waits has been overtaken."""
+        """Record an end; the request has overtaken every earlier one that still waits."""
         self.overtaken.pop(handle, None)
         arrival = self._ledger.entries[handle].arrival
         for waiting, passed in self.overtaken.items():
@@ -93,7 +93,7 @@ class StepChecker:
                 self.most_overtaken = max(self.most_overtaken, len(passed))
 
     def answered(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
-        """Rows of a multi-token step continue after the tokens that they got, which may be fewer than requested."""
+        """Continue rows of a multi-token step after their received tokens, which may be fewer than requested."""
         self.grammars.prepared(result.prepared)
         self.drafts["num_drafts"] += result.num_drafts
         self.drafts["num_draft_tokens"] += result.num_drafted
@@ -117,7 +117,7 @@ class StepChecker:
 
     # ------------------------------------------------------------------ one step
     def check(self, output: SchedulerOutput) -> None:
-        """Apply the step to the books and check it. Raises RuleBroken."""
+        """Apply the step to the records and check it. Raises RuleBroken."""
         for row in output.gone.tolist():
             expect(row in self.rows, KNOWN_AND_UNFINISHED, f"row {row} leaves, but holds nothing")
             stay = self.rows.pop(row)
@@ -228,7 +228,9 @@ class StepChecker:
         self, stay: Stay, count: int, *, samples: bool, ahead: int, written: dict[int, Stay]
     ) -> None:
         start = stay.num_computed
-        stay.num_pending += ahead  # of a round: each but its last token is computed in it
+        stay.num_pending += (
+            ahead  # of a multi-token step: each but its last token is computed in it
+        )
         end = stay.num_computed + count + ahead
         self._check_length(stay, end, ahead, samples=samples)
         stay.num_computed = end
@@ -295,7 +297,7 @@ class StepChecker:
             )
 
     def _settle_writers(self, written: dict[int, Stay]) -> None:
-        """A block written by one row may be written by another only after the first released it."""
+        """Check that a block written by one row is written by another only after its release."""
         for block, stay in written.items():
             before = self._writers.get(block)
             still = (
@@ -310,7 +312,7 @@ class StepChecker:
             self._writers[block] = stay
 
     def _held(self, stay: Stay) -> list[int]:
-        """The row's blocks in all groups, without those before the window of this step."""
+        """Blocks of the row in all groups, without those before the window of this step."""
         held: list[int] = []
         for number, blocks in enumerate(stay.blocks):
             group = self._kv_cache.groups[number]

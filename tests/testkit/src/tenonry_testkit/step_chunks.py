@@ -1,4 +1,4 @@
-"""The part of the conformance suite that is about attention of prompts in bfloat16. Test process."""
+"""Part of the conformance suite for prompt attention in bfloat16. Test process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHUNK_SHAPES = st.builds(
 
 
 def chunks_of(keys: PagedKeys) -> Chunks:
-    """Some of the last tokens of each row, with a query of another row before them."""
+    """Return some of the last tokens of each row, with a query of another row before them."""
     counts = (torch.rand(len(keys.lengths)) * keys.lengths).long() + 1
     before = counts.cumsum(0) - counts
     begins = before + torch.arange(len(counts)) + 1
@@ -42,7 +42,7 @@ def chunks_of(keys: PagedKeys) -> Chunks:
 def chunk_formula(
     parts: AttentionParts, query: torch.Tensor, chunks: Chunks, keys: PagedKeys
 ) -> torch.Tensor:
-    """Formula in float64; 7 for tokens without a query."""
+    """Compute the formula in float64; 7 for tokens without a query."""
     out = torch.full_like(query.double(), 7.0)
     block_size = keys.blocks.shape[2]
     for row, length in enumerate(keys.lengths.tolist()):
@@ -65,7 +65,7 @@ def chunk_formula(
 
 
 def assert_chunks(kernel: Any, parts: AttentionParts, keys: PagedKeys, exact: PagedKeys) -> None:
-    """A kernel over `keys` matches the formula over `exact`, and leaves queries of other rows unchanged."""
+    """Check that a kernel over `keys` matches the formula over `exact`, and leaves queries of other rows unchanged."""
     chunks = chunks_of(keys)
     count = int(chunks.counts.sum()) + len(keys.lengths) + 3
     query = torch.randn(count, parts.heads, parts.size).bfloat16()
@@ -75,7 +75,7 @@ def assert_chunks(kernel: Any, parts: AttentionParts, keys: PagedKeys, exact: Pa
 
 
 class ChunkSuite(KernelSuite):
-    """Kernels for rows with several queries, against the formula for one."""
+    """Kernels for rows with several queries, compared with the formula for one."""
 
     @EXAMPLES
     @given(SEEDS, CHUNK_SHAPES)

@@ -29,7 +29,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def half(
     parts: HalfParts, hidden: torch.Tensor, between: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """The first half of a layer; `between` is the part, from projected rows to those that `out` takes."""
+    """Compute the first half of a layer; `between`: the part from projected rows to the inputs of `out`."""
     normed = rms_norm(hidden, parts.norm_weight, parts.norm_eps)
     made = between(normed @ parts.projection.double().t())
     return hidden.double() + made @ parts.out.double().t()
@@ -42,7 +42,7 @@ def attention(
     sin: torch.Tensor,
     held: HeldKeys,
 ) -> torch.Tensor:
-    """One token of each row; `held` has tensors in float64, which are changed."""
+    """Compute one token of each row; `held` has tensors in float64, which are changed."""
     heads = projected.double().unflatten(1, (-1, parts.size))
     gates = None
     if parts.is_gated:
@@ -70,7 +70,7 @@ def attention(
 def turned_heads(
     parts: AttentionParts, projected: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries and keys, normed and rotated, and values: [R, heads, size] each. `projected` has no gates."""
+    """Return queries and keys, normed and rotated, and values: [R, heads, size] each. `projected` has no gates."""
     heads = projected.double().unflatten(1, (-1, parts.size))
     turned, value = heads.split([parts.heads + parts.kv_heads, parts.kv_heads], 1)
     if parts.norm_weight is not None:
@@ -87,7 +87,7 @@ def turned_heads(
 def delta_rule(
     parts: DeltaRuleParts, projected: torch.Tensor, window: torch.Tensor, matrix: torch.Tensor
 ) -> torch.Tensor:
-    """One token of each row; `window` and `matrix` are float64 and are changed."""
+    """Compute one token of each row; `window` and `matrix` are float64 and are changed."""
     rows = projected.double()
     if parts.order is not None:
         rows = rows[:, parts.order]
@@ -114,14 +114,14 @@ def delta_rule(
 
 
 def _unit(vectors: torch.Tensor, parts: DeltaRuleParts) -> torch.Tensor:
-    """[R, heads, key_size], each key head as often as value heads share it."""
+    """Unit vectors [R, heads, key_size], each key head repeated for the value heads that share it."""
     heads = vectors.unflatten(1, (parts.key_heads, -1))
     heads = heads / (heads.square().sum(-1, keepdim=True) + parts.unit_eps).sqrt()
     return heads.repeat_interleave(parts.heads // parts.key_heads, 1)
 
 
 def experts(parts: ExpertParts, hidden: torch.Tensor) -> torch.Tensor:
-    """`hidden` plus the output of the experts for it."""
+    """Add the output of the experts for `hidden`."""
     x = rms_norm(hidden, parts.norm_weight, parts.norm_eps)
     scores = (x @ parts.router.double().t()).softmax(1)
     weights, chosen = scores.topk(parts.chosen, 1)
@@ -146,7 +146,7 @@ def _gated(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.
 
 
 def best_allowed(logits: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first largest logit of each row that has a bit, and that logit."""
+    """First largest allowed logit of each row with any set bit, with its index."""
     shifts = torch.arange(32)
     bits = (masks.long()[:, :, None] >> shifts) & 1
     left = logits.double().masked_fill(bits.flatten(1) == 0, float("-inf"))
@@ -158,7 +158,7 @@ def best_allowed(logits: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tenso
 def low_rank(
     parts: LowRankParts, x: torch.Tensor, out: torch.Tensor, tokens: SlotTokens
 ) -> torch.Tensor:
-    """`out` plus the output of the adapters for `x`."""
+    """Add the output of the adapters for `x` to `out`."""
     made = out.double()
     begin = 0
     for slot, end in enumerate(tokens.ends.tolist()):

@@ -1,4 +1,4 @@
-"""The part of the conformance suite that is about first halves of layers. Test process."""
+"""Part of the conformance suite for first halves of layers. Test process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tenonry_torch_base.kernel_parts import AttentionHalfParts, DeltaRuleHalfPar
 
 
 class HalfSuite(KernelSuite):
-    """Kernels of first halves, against their formulas."""
+    """Kernels of first halves, compared with their formulas."""
 
     @EXAMPLES
     @given(SEEDS, COUNTS, SIZES, st.integers(1, 3), SIZES, SIZES, st.booleans())

@@ -1,5 +1,5 @@
-"""The conformance suite's part about batch invariance: kernels with the same bits for a token in any batch, and the
-results of their formulas. Test process.
+"""Part of the conformance suite for batch invariance: a token's bits are independent of its batch and match the
+formulas. Test process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def same_bits(got: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 class InvariantSuite(KernelSuite):
-    """Kernels for batch invariance, against their formulas and in other company."""
+    """Batch-invariant kernels, compared with their formulas and across batches."""
 
     @EXAMPLES
     @given(
@@ -140,7 +140,7 @@ class InvariantSuite(KernelSuite):
         places = (slots // block_size, slice(None), slots % block_size)
         assert written[places].isfinite().all()
         written[places] = before[places]
-        assert same_bits(written, before)  # and nothing else there
+        assert same_bits(written, before)  # the other contents are unchanged
         written = sequences.blocks.clone()
         sequences.blocks.copy_(before)
         for whole, got in zip(sequences.pieces(), made, strict=True):
@@ -152,7 +152,7 @@ class InvariantSuite(KernelSuite):
         assert same_bits(sequences.blocks, written)
 
     def test_invariant_layer_of_much_work_is_the_same_for_a_token_in_any_company(self):
-        """So much that threads share it."""
+        """Enough work to be shared among threads."""
         torch.manual_seed(0)
         attention = attention_parts(2, 2, 32, is_gated=False, is_normalised=True)
         kernels = self.invariant()

@@ -60,7 +60,7 @@ class StepKernelsContract(
     InvariantSuite,
     AddedSuite,
 ):
-    """Derive from it and name a class, or an object that is made already."""
+    """Subclass and name a class, or an existing object."""
 
     def test_is_described(self):
         made = self.made()
@@ -179,7 +179,7 @@ class StepKernelsContract(
         sin = torch.randn(count, 1, rotated)
         made = kernel(projected.clone(), cos, sin, held)
         assert_near(made, attention(parts, projected, cos, sin, exact))
-        # All else is as it was, also what is no number.
+        # Everything else is unchanged, including NaN.
         torch.testing.assert_close(
             held.slab.double(), exact.slab, rtol=1e-4, atol=1e-4, equal_nan=True
         )
@@ -258,7 +258,7 @@ class StepKernelsContract(
         kernel = self.offered(parts)
         columns = sum(sizes) + gap * (len(sizes) + 1)
         for _ in range(2):
-            # Neither need begin or end where its tensor does.
+            # Neither need begin or end at the bounds of its tensor.
             x = torch.randn(count, inputs + 2).to(dtype)[:, 1:-1]
             whole = torch.randn(count, columns + 2).to(dtype)
             out = whole[:, 1:-1]
@@ -272,7 +272,7 @@ class StepKernelsContract(
                 torch.testing.assert_close(out, wanted.to(dtype), rtol=2e-2, atol=2e-2)
             whole[tokens.order, 1:-1] = before[tokens.order, 1:-1]
             assert torch.equal(whole, before)
-            for up in parts.ups:  # adapters come and go
+            for up in parts.ups:  # adapters are added and removed
                 up.copy_(torch.randn(up.shape))
 
     def test_low_rank_keeps_what_is_not_a_number_to_its_token(self):

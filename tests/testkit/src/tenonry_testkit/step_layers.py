@@ -1,6 +1,4 @@
-"""The part of the conformance suite that is about bfloat16: linear layers, attention over blocks, whole layers. Test
-process.
-"""
+"""Part of the conformance suite for bfloat16: linear layers, attention over blocks, whole layers. Test process."""
 
 from __future__ import annotations
 
@@ -31,11 +29,11 @@ if TYPE_CHECKING:
 # Some processors multiply 16 pairs of inputs in one instruction, of 16 rows.
 PAIRS = st.one_of(st.integers(1, 40), st.sampled_from([16, 32, 48]))
 LAYER_COUNTS = st.one_of(COUNTS, st.sampled_from([16, 17, 33]))
-# Half of a layer's hidden size: of two or three numbers the norm can be next to nothing, and then multiplies roundings.
+# Half of a layer's hidden size: with two or three numbers the norm can be near 0, which magnifies rounding.
 HALVES = st.one_of(st.integers(8, 40), st.sampled_from([16, 32]))
 WINDOWS = st.sampled_from([0, 1, 3, 17])
 HEADS = st.sampled_from([2, 6, 16, 24, 32, 40, 64, 128])
-# Of heads that are normed behind a rounded product: of two numbers there may be next to nothing to divide by.
+# Of heads normed after a rounded product: the norm of two numbers can be near 0.
 NORMED_HEADS = HEADS.filter(lambda size: size > 2)
 BLOCK_SIZES = st.sampled_from([1, 4, 16, 48])
 
@@ -55,7 +53,7 @@ def paged_shapes(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[PagedShape]
 
 
 def assert_close(got: torch.Tensor, wanted: torch.Tensor) -> None:
-    """Up to rounding to bfloat16, of intermediate values as well."""
+    """Compare up to bfloat16 rounding, including that of intermediate values."""
     assert got.shape == wanted.shape
     assert got.dtype == torch.bfloat16
     largest = max(1.0, float(wanted.abs().max()))
@@ -63,7 +61,7 @@ def assert_close(got: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 def paged_formula(parts: AttentionParts, query: torch.Tensor, keys: PagedKeys) -> torch.Tensor:
-    """`query` [R, heads, size] in float64, over the contents of the blocks."""
+    """Compute `query` [R, heads, size] in float64, over the contents of the blocks."""
     block_size = keys.blocks.shape[2]
     out = torch.empty_like(query)
     for row, length in enumerate(keys.lengths.tolist()):
@@ -90,7 +88,7 @@ def layer_formula(
     sin: torch.Tensor,
     keys: PagedKeys,
 ) -> torch.Tensor:
-    """Formula in float64; the new keys and values are written, rounded."""
+    """Compute the formula in float64; the new keys and values are written, rounded."""
     attention = parts.attention
     x = hidden.double()
     projected = rms_norm(x, parts.norm_weight, parts.norm_eps) @ weights["projection"].t()
@@ -110,7 +108,7 @@ def layer_formula(
 
 
 class LayerSuite(KernelSuite):
-    """Kernels for bfloat16, against their formulas."""
+    """Kernels for bfloat16, compared with their formulas."""
 
     @EXAMPLES
     @given(SEEDS, st.integers(1, 70), PAIRS, st.integers(1, 200), st.booleans(), st.booleans())
@@ -139,7 +137,7 @@ class LayerSuite(KernelSuite):
             assert_close(kernel(x), wanted)
 
     def test_linear_of_no_rows_is_nothing(self):
-        """The head is called so if no row of a step samples."""
+        """The head receives no rows if no row of a step samples."""
         made, _ = blocked_weight(100, 64, has_bias=False)
         found = self.offered(LinearParts(made))(torch.empty(0, 64).bfloat16())
         assert found.shape == (0, 100)
@@ -211,7 +209,7 @@ class LayerSuite(KernelSuite):
         wanted = layer_formula(parts, weights, hidden, cos.double(), sin.double(), exact)
         assert_close(made, wanted)
         assert torch.equal(hidden, kept)
-        # The new keys and values, rounded, and all else as it was.
+        # The new keys and values, rounded, with everything else unchanged.
         for row, length in enumerate(keys.lengths.tolist()):
             block = int(keys.table[row, (length - 1) // 4])
             new = (block, slice(None), (length - 1) % 4)
@@ -251,7 +249,7 @@ class LayerSuite(KernelSuite):
         longest: int,
         windows: list[int],
     ):
-        """One after another, to the last bit, each with a window and K/V of its own."""
+        """The stack equals its layers one after another, to the last bit, each with its own window and K/V."""
         torch.manual_seed(seed)
         layers = []
         for window in windows[:num_layers]:

@@ -1,4 +1,4 @@
-"""The conformance suite's part about quantised weights: linear layers, whole layers. Test process."""
+"""Part of the conformance suite for quantised weights: linear layers, whole layers. Test process."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ from tenonry_torch_base.quantisations import QuantisedWeight
 DTYPES = (torch.float32, torch.bfloat16)
 WIDTH = 16  # of groups, or a multiple
 LARGEST = 127
-ROUNDING = {
-    8: 0.03,
-    16: 4e-4,
-}  # input bits → relative error (L2) that is taken for rounding of inputs
-HALF = 2**-9  # the same of results to bfloat16
+ROUNDING = {8: 0.03, 16: 4e-4}  # input bits → relative error (L2) attributed to rounding of inputs
+HALF = 2**-9  # the same for results in bfloat16
 
 
 def random_matrix(
@@ -35,7 +32,7 @@ def random_matrix(
     has_zeros: bool = False,
     has_half_scales: bool = False,
 ) -> QuantisedWeight:
-    """The whole range of values, and scales of very different sizes."""
+    """Matrix with the whole range of values, and scales of very different sizes."""
     middle = 1 << (bits - 1)
     scales = torch.rand(outputs, groups) * 10 ** torch.randint(-2, 2, (outputs, groups))
     zeros = torch.randint(-middle, middle + 1, (outputs, groups)).float()
@@ -50,21 +47,21 @@ def random_matrix(
 
 
 def exact_rows(count: int, inputs: int, dtype: torch.dtype) -> torch.Tensor:
-    """Rows of which 8 bits hold each group exactly, each row with a scale of its own."""
+    """Rows exactly representable with 8 bits per group, each with its own scale."""
     whole = torch.randint(-LARGEST, LARGEST + 1, (count, inputs))
     whole[:, ::WIDTH] = LARGEST
     return (whole * 2.0 ** torch.randint(-6, 6, (count, 1))).to(dtype)
 
 
 def known(weight: QuantisedWeight, bias: torch.Tensor | None = None) -> LowBitWeight:
-    """As kernels read it."""
+    """Return the weight in kernel layout."""
     found = low_bit_weight(weight, bias)
     assert found is not None
     return found
 
 
 def with_minimums(weight: LowBitWeight, dtype: torch.dtype) -> tuple[LowBitWeight, torch.Tensor]:
-    """The values with scales and minimums of a data type, and the numbers in float64."""
+    """Return the values with scales and minimums of a data type, and the numbers in float64."""
     scales, minimums = (
         (torch.randn(weight.scales.shape) * 10.0 ** torch.randint(-7, 1, weight.scales.shape)).to(
             dtype
@@ -126,7 +123,7 @@ class LowBitSuite(KernelSuite):
         kept = x.clone()
         got = kernel(x, other)
         wanted = x.double() @ weight.dequantised(torch.float64).t()
-        # Sums are in float32: what they lose is of the size of what is summed.
+        # Sums are in float32: their error is of the size of the summands.
         size = x.double().abs() @ weight.dequantised(torch.float64).abs().t()
         for each in (bias, other):
             wanted = wanted if each is None else wanted + each.double()
@@ -176,7 +173,7 @@ class LowBitSuite(KernelSuite):
     def test_low_bit_linear_rounds_inputs(
         self, bits: int, count: int, input_bits: int, dtype: torch.dtype
     ):
-        """One input is much larger than the others, as in the models that lose most."""
+        """One input is much larger than the others, as in the most sensitive models."""
         torch.manual_seed(count)
         weight = random_matrix(bits, 500, 512, 8, has_zeros=count == 3)
         made = dataclasses.replace(known(weight), input_bits=input_bits)

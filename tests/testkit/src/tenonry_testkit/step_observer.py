@@ -30,7 +30,7 @@ DEPTHS = [1, 2, 3]
 
 
 class Relay:
-    """Stands in the harness where the validator does: passes each call on to observers, and looks for changes."""
+    """Replaces the validator in the harness: passes each call on to observers, and detects changes."""
 
     def __init__(self, observers: Sequence[StepObserver]) -> None:
         self._observers = observers
@@ -65,20 +65,20 @@ class StepObserverContract:
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def build(self, context: SchedulerContext) -> StepObserver:
-        """A fresh observer with a copy of the scheduler's context, as engines build it."""
+        """Build a fresh observer with a copy of the scheduler's context, like engines."""
         cls, options, _ = resolve_target(STEP_OBSERVERS, self.step_observer)
         made: StepObserver = cls(dataclasses.replace(context, options=options))
         return made
 
     def harness(self, depth: int = 1) -> SchedulerHarness:
-        """A scheduler that keeps its contract, with so many steps in flight; prompts run in parts."""
+        """Return an engine with a correct scheduler and this number of steps in flight; prompts run in parts."""
         spec = HarnessSpec(
             depth=depth, max_num_seqs=3, max_num_batched_tokens=6, config=tuple(self.config.items())
         )
         return SchedulerHarness(ReferenceScheduler, spec)
 
     def follow(self, harness: SchedulerHarness, *observers: StepObserver) -> Relay:
-        """Let observers follow requests to their ends: some wait, one runs in parts, two are aborted, all preempted."""
+        """Run observed requests to their ends: some wait, one runs in parts, two are aborted, all preempted."""
         relay = Relay(observers)
         harness.validator = relay  # type: ignore[assignment]
         waiting = [harness.add([number + 1] * (3 + number), 5) for number in range(5)]
@@ -97,7 +97,7 @@ class StepObserverContract:
         assert isinstance(self.build(self.harness().scheduler.context), StepObserver)
 
     def test_it_tells_whether_it_observes(self) -> None:
-        """True or False, by the configuration alone."""
+        """The result is True or False, by the configuration alone."""
         cls, _, _ = resolve_target(STEP_OBSERVERS, self.step_observer)
         config = EngineConfig(model="fake", **self.config)
         answers = [cls.observes(config) for _ in range(2)]
@@ -110,7 +110,7 @@ class StepObserverContract:
         self.follow(harness, self.build(harness.scheduler.context))
 
     def test_it_answers_nothing(self) -> None:
-        """An answer is ignored."""
+        """Results are ignored."""
         harness = self.harness()
         answers = self.follow(harness, self.build(harness.scheduler.context)).answers
         assert {answer for answer in answers if answer is not None} == set()
@@ -121,7 +121,7 @@ class StepObserverContract:
         assert self.follow(harness, self.build(harness.scheduler.context)).changes == []
 
     def test_each_engine_has_its_own(self) -> None:
-        """Two observers in one process know nothing of each other, whatever one has followed before."""
+        """Two observers in one process share no state."""
         for _ in range(2):
             harness = self.harness(2)
             context = harness.scheduler.context

@@ -20,7 +20,7 @@ from tenonry_torch_base.step_kernels import (
 
 
 def random_order(columns: int) -> torch.Tensor:
-    """A permutation of pieces of neighbouring columns, as a grouped projection has them."""
+    """Return a permutation of groups of neighbouring columns, as in grouped projections."""
     cuts = torch.randperm(columns)[: min(columns, 5)].sort().values.tolist()
     pieces = torch.arange(columns).tensor_split(cuts)
     return torch.cat([pieces[place] for place in torch.randperm(len(pieces)).tolist()])
@@ -74,7 +74,7 @@ def attention_parts(
 
 
 def held_keys(parts: AttentionParts, count: int, capacity: int) -> HeldKeys:
-    """Random keys and values of `count` rows in any order, and NaN behind each row's own."""
+    """Return random keys and values of `count` rows in any order, with NaN beyond each row's own."""
     block_size = 4
     slab = torch.randn(2, count + 2, parts.kv_heads, capacity, parts.size)
     slots = torch.randperm(count + 2)[:count]
@@ -91,12 +91,12 @@ def held_keys(parts: AttentionParts, count: int, capacity: int) -> HeldKeys:
 
 
 def in_float64(held: HeldKeys) -> HeldKeys:
-    """The same numbers, in tensors of their own."""
+    """Return the same numbers, in separate tensors."""
     return held._replace(slab=held.slab.double(), blocks=held.blocks.double())
 
 
 def half_parts(hidden: int, parts: DeltaRuleParts | AttentionParts) -> HalfParts:
-    """Layers around these parts, with random weights."""
+    """Return layers around these parts, with random weights."""
     size = parts.value_size if isinstance(parts, DeltaRuleParts) else parts.size
     made = parts.heads * size
     return HalfParts(
@@ -129,7 +129,7 @@ def expert_parts(
 def low_rank_parts(
     slots: int, inputs: int, sizes: list[int], rank: int, gap: int, dtype: torch.dtype
 ) -> LowRankParts:
-    """Random parts of layers with these numbers of outputs, `gap` columns of other layers between them."""
+    """Return random parts of layers with these numbers of outputs, separated by `gap` columns of other layers."""
     width = -(-rank * len(sizes) // 16) * 16
     down = torch.randn(slots, inputs, width) * inputs**-0.5
     down[:, :, rank * len(sizes) :] = 0
@@ -146,7 +146,7 @@ def low_rank_parts(
 
 
 def slot_tokens(slots: int, count: int) -> SlotTokens:
-    """About half of `count` tokens, each in some slot; the last slots may have none."""
+    """Return about half of `count` tokens, each in some slot; the last slots may have none."""
     slot_of = torch.randint(2 * slots, (count,))
     chosen = (slot_of < slots).nonzero().flatten()
     order = chosen[slot_of[chosen].argsort(stable=True)]
@@ -156,7 +156,7 @@ def slot_tokens(slots: int, count: int) -> SlotTokens:
 
 
 def random_masks(rows: int, words: int, share: float) -> torch.Tensor:
-    """Masks i32[rows, words] in which each token has a bit with this probability."""
+    """Return masks i32[rows, words] in which each token has a bit with this probability."""
     bits = torch.rand(rows, words, 32) < share
     places = torch.arange(32)
     numbers = bits.long() << places
@@ -166,7 +166,7 @@ def random_masks(rows: int, words: int, share: float) -> torch.Tensor:
 def blocked_weight(
     outputs: int, inputs: int, *, has_bias: bool
 ) -> tuple[BlockedWeight, torch.Tensor]:
-    """A random weight in blocks, and the same in rows, in float64."""
+    """Return a random weight in blocks, and the same in rows, in float64."""
     weight = torch.randn(outputs, inputs).mul_(inputs**-0.5).bfloat16()
     blocks = -(-outputs // 64)
     filled = torch.zeros(64 * blocks, 32 * -(-inputs // 32), dtype=torch.bfloat16)
@@ -178,7 +178,7 @@ def blocked_weight(
 
 
 def paged_keys(parts: AttentionParts, count: int, longest: int, block_size: int) -> PagedKeys:
-    """Random keys and values of `count` rows, which share full blocks if allowed; NaN in unused slots."""
+    """Return random keys and values of `count` rows, which share full blocks if permitted; NaN in unused slots."""
     width = -(-longest // block_size)
     lengths = torch.randint(1, longest + 1, (count,))
     table = torch.randperm(count * width + 3)[: count * width].view(count, width)
@@ -206,7 +206,7 @@ class PagedShape(NamedTuple):
 
 
 def paged_case(shape: PagedShape) -> tuple[AttentionParts, PagedKeys]:
-    """Attention of this shape, without gate and norm, and its keys."""
+    """Return attention of this shape, without gate and norm, and its keys."""
     parts = attention_parts(
         shape.kv_heads,
         shape.sharing,
@@ -221,7 +221,7 @@ def paged_case(shape: PagedShape) -> tuple[AttentionParts, PagedKeys]:
 def layer_parts(
     attention: AttentionParts, hidden: int, inner: int, *, has_bias: bool
 ) -> tuple[LayerParts, dict[str, torch.Tensor]]:
-    """A layer with random weights, and these in rows by their names, in float64."""
+    """Return a layer with random weights, and these in rows by their names, in float64."""
     made = attention.heads * attention.size
     shapes = {
         "projection": (attention.columns, hidden),
@@ -261,7 +261,7 @@ class LayerCase(NamedTuple):
 
 
 def spoilt_layer() -> LayerCase:
-    """A small one; row 1 of 3 has a number that is none."""
+    """Return a small layer; row 1 of 3 contains NaN."""
     attention = attention_parts(2, 2, 16, is_gated=False, is_normalised=True)
     parts, weights = layer_parts(attention, 32, 64, has_bias=False)
     hidden = torch.randn(3, 32).bfloat16()

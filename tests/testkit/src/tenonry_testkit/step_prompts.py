@@ -1,4 +1,4 @@
-"""The part of the conformance suite that is about all layers of steps with prompts, in bfloat16. Test process."""
+"""Part of the conformance suite for all layers of steps with prompts, in bfloat16. Test process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SHAPES = st.builds(
 )
 
 
-# A key of its second layer is a tenth as long as others before its norm, which multiplies roundings by 15.
+# A key of its second layer is a tenth as long as others before its norm, which magnifies rounding by 15.
 TINY_KEY = PromptShape(4, 40, 48, 1, 3, 4, 32, 0, is_normalised=True, has_bias=False)
 
 
@@ -69,7 +69,7 @@ class PromptCase(NamedTuple):
 
 
 def prompt_case(shape: PromptShape, num_layers: int) -> PromptCase:
-    """A case of random numbers. A row gains some tokens, or one, behind the blocks that it shares with others."""
+    """Return a case of random numbers. A row gains one or more tokens, after the blocks that it shares with others."""
     layers = []
     weights = []
     for number in range(num_layers):
@@ -108,9 +108,9 @@ def prompt_case(shape: PromptShape, num_layers: int) -> PromptCase:
 
 
 def prompt_formula(case: PromptCase) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Formula in float64 except for values between layers and in `blocks`: token after token, as if each came alone.
+    """Formula in float64 except for values between layers and in `blocks`: token by token.
 
-    Also, by layer, how many times rounding errors of a layer's input may be multiplied in each vector of `blocks`.
+    Also returns, by layer, the amplification of a layer's input rounding errors in each vector of `blocks`.
     """
     hidden = case.hidden
     gains = []
@@ -138,8 +138,8 @@ def prompt_formula(case: PromptCase) -> tuple[torch.Tensor, list[torch.Tensor]]:
 
 
 def key_gain(parts: LayerParts, projection: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    """Condition of the keys of one token [kv_heads], at least 1: a head that is normed divides by its root mean square,
-    and with it the rounding of each product that was added up to that.
+    """Condition of the keys of one token [kv_heads], at least 1: a normed head is divided by its root mean square,
+    which magnifies the rounding of its products.
     """
     attention = parts.attention
     if attention.norm_weight is None:
@@ -153,7 +153,7 @@ def key_gain(parts: LayerParts, projection: torch.Tensor, hidden: torch.Tensor) 
 
 
 class PromptSuite(KernelSuite):
-    """Kernels for layers of steps with prompts, against the formula of layers for one token."""
+    """Kernels for layers of steps with prompts, compared with the formula for one token."""
 
     @EXAMPLES
     @given(SEEDS, SHAPES, st.integers(1, 2))
@@ -169,7 +169,7 @@ class PromptSuite(KernelSuite):
         assert_close(made, wanted_hidden)
         assert torch.equal(case.hidden, kept)
         for got, wanted, gain in zip(case.blocks, exact.blocks, gains, strict=True):
-            assert torch.equal(got.isnan(), wanted.isnan())  # nothing is written behind a row
+            assert torch.equal(got.isnan(), wanted.isnan())  # nothing is written beyond a row
             error = (got.double() - wanted.double()).nan_to_num() / gain[..., None]
             near = wanted.nan_to_num().double()
             assert_close((near + error).bfloat16(), near)
@@ -225,7 +225,7 @@ class PromptSuite(KernelSuite):
         assert not made[spoilt].isfinite().all()
 
     def test_prompts_of_many_tokens_are_those_of_few(self):
-        """One row, in one step and in several: more tokens than a kernel may take through a layer together."""
+        """One row, in one step and in several, with more tokens than a kernel's chunk."""
         torch.manual_seed(4)
         shape = PromptShape(1, 700, 16, 2, 2, 32, 64, 0, is_normalised=True, has_bias=False)
         case = prompt_case(shape, 2)

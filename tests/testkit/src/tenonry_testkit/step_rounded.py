@@ -1,6 +1,4 @@
-"""The part of the conformance suite that is about K/V in 8 bits: attention over blocks and of prompts, whole layers.
-Test process.
-"""
+"""Part of the conformance suite for K/V in 8 bits: attention over blocks and of prompts, whole layers. Test process."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ SIZES = st.one_of(HEADS, st.sampled_from([7, 33]))
 
 
 def kept(vectors: torch.Tensor) -> torch.Tensor:
-    """Vectors [..., size] as blocks hold them in 8 bits: u8[..., size + size % 2 + 2]."""
+    """Encode vectors [..., size] in 8 bits: u8[..., size + size % 2 + 2]."""
     size = vectors.shape[-1]
     scale = (vectors.float().abs().amax(-1, keepdim=True) / NUMBERS).bfloat16()
     scale = scale.clamp_min(torch.finfo(torch.bfloat16).tiny)
@@ -53,14 +51,14 @@ def kept(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def seen(blocks: torch.Tensor, size: int) -> torch.Tensor:
-    """Values visible to attention, in bfloat16."""
+    """Decode the values visible to attention, in bfloat16."""
     numbers = blocks[..., :size].view(torch.int8).double()
     scale = blocks[..., -SCALE_BYTES:].contiguous().view(torch.bfloat16).double()
     return (numbers * scale).bfloat16()
 
 
 def rounded(keys: PagedKeys) -> tuple[PagedKeys, PagedKeys]:
-    """Keys in 8 bits, and their values visible to attention."""
+    """Return keys in 8 bits, and their values visible to attention."""
     blocks = kept(keys.blocks)
     exact = seen(blocks, keys.blocks.shape[-1])
     return keys._replace(blocks=blocks), keys._replace(blocks=exact)
@@ -70,7 +68,7 @@ class RoundedSuite(KernelSuite):
     """Kernels with support for K/V in 8 bits, compared with the formula over the dequantised values."""
 
     def rounding(self, parts: Any) -> Any:
-        """The kernel for these parts, where an implementation reads K and V in 8 bits; skips the test elsewhere."""
+        """Return the kernel for these parts, if it reads K and V in 8 bits; skips the test otherwise."""
         if "int8" not in self.made().kept:
             pytest.skip("no kernel reads K and V in 8 bits")
         return self.offered(parts)
@@ -133,12 +131,12 @@ class RoundedSuite(KernelSuite):
             new = (int(given.table[row, (length - 1) // 4]), slice(None), (length - 1) % 4)
             assert_close(seen(given.blocks[new], size), exact.blocks[new].double())
             largest = given.blocks[new][:, :size].view(torch.int8).abs().amax(1)
-            assert (largest == NUMBERS).all()  # no number of a byte is left unused
+            assert (largest == NUMBERS).all()  # all numbers of a byte are used
             given.blocks[new] = before[new]
         assert torch.equal(given.blocks, before)
 
     def test_layer_keeps_what_is_not_a_number_in_8_bits(self):
-        """No element of such a vector is finite, for any reader."""
+        """All elements of such a vector are non-finite for all readers."""
         torch.manual_seed(1)
         case = spoilt_layer()
         kernel = self.rounding(case.parts)

@@ -1,4 +1,4 @@
-"""The part of the conformance suite that is about several tokens of rows in one call, in bfloat16. Test process."""
+"""Part of the conformance suite for multi-token steps, in bfloat16. Test process."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ HIDDEN = 64
 SIZE = 32
 BLOCK_SIZE = 16
 VOCABULARY = 80
-LONGEST = 40  # before the round
+LONGEST = 40  # before the step
 MOST = 20
-NEAR = 0.06  # of the largest logit: so much may rounding take from the one that is chosen
+NEAR = 0.06  # of the largest logit: tolerance of rounding for the chosen one
 
 
 class RoundCase(NamedTuple):
@@ -42,7 +42,7 @@ class RoundCase(NamedTuple):
 
 
 def round_case(count: int, num_layers: int) -> RoundCase:
-    """A case of random numbers; rows have blocks of their own for all tokens of the step."""
+    """Return a case of random numbers; rows have their own blocks for all tokens of the step."""
     layers = []
     weights = []
     for _ in range(num_layers):
@@ -77,7 +77,7 @@ def round_case(count: int, num_layers: int) -> RoundCase:
 
 
 def logits_formula(case: RoundCase, row: int, token: int, length: int) -> torch.Tensor:
-    """Logits after a row's token at `length` - 1, in float64 except for values between layers; its K/V are written."""
+    """Return logits after a row's token at `length` - 1, in float64 except values between layers; writes its K/V."""
     hidden = case.parts.embedding[token][None]
     cos, sin = (
         each[length - 1].view(1, 1, -1).double() for each in (case.parts.cos, case.parts.sin)
@@ -91,7 +91,7 @@ def logits_formula(case: RoundCase, row: int, token: int, length: int) -> torch.
 
 
 def assert_chosen(case: RoundCase, made: RoundTokens, row: int) -> None:
-    """Each token of a row has the largest logit after those before it, up to rounding."""
+    """Check that each token of a row has the largest logit after its predecessors, up to rounding."""
     token = int(case.token_ids[row])
     length = int(case.keys.lengths[row])
     for number in range(int(made.counts[row])):
@@ -105,7 +105,7 @@ def open_ends(count: int, most: int) -> RoundEnds:
 
 
 class RoundSuite(KernelSuite):
-    """Kernels for several passes of a model, against the formula of a layer for one token."""
+    """Kernels for several passes of a model, compared with the formula of a layer for one token."""
 
     def run_round(self, case: RoundCase, ends: RoundEnds) -> RoundTokens:
         layers = [self.offered(each) for each in case.layers]
@@ -126,7 +126,7 @@ class RoundSuite(KernelSuite):
         assert not made.failed.any()
         for row in range(count):
             assert_chosen(exact, made, row)
-        # Nothing is written behind the last token but one, which is the last that was computed.
+        # Nothing is written after the last token but one, the last computed one.
         for got, wanted in zip(case.blocks, exact.blocks, strict=True):
             assert torch.equal(got.isnan(), wanted.isnan())
 

@@ -1,5 +1,5 @@
-"""Sequences with known and new tokens, layers over them, and their results: for the conformance suite's part about
-batch invariance. Test process.
+"""Sequences with known and new tokens, layers over them, and their results, for the batch invariance suite. Test
+process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import AttentionParts
 
 HALF_ULP = 2.0**-8  # relative to the number, of bfloat16
-GROUP = 5  # most queries of a group of `Sequences`
+GROUP = 5  # maximum queries of a group of `Sequences`
 
 
 class Weights(NamedTuple):
@@ -41,8 +41,8 @@ class Piece(NamedTuple):
 
 
 class Sequences:
-    """Sequences of `known` tokens with K/V, and `new` ones without, whose hidden states and rotations are random.
-    Places in blocks that no token has are NaN.
+    """Sequences of `known` tokens with K/V, and `new` ones without, with random hidden states and rotations. Unused
+    places in blocks are NaN.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Sequences:
         self.sin = angles.sin()
 
     def pieces(self) -> list[Piece]:
-        """All new tokens, in one piece each."""
+        """Return all new tokens, in one piece each."""
         bounds = zip(self.known, self.lengths, strict=True)
         return [Piece(sequence, begin, end) for sequence, (begin, end) in enumerate(bounds)]
 
     def keys(self, pieces: Sequence[Piece], *, last_only: bool = False) -> StepKeys:
-        """Keys of a step with these pieces; with `last_only` the last token of each is the only query."""
+        """Return the keys of a step with these pieces; with `last_only` the last token of each is the only query."""
         block_size = self.blocks.shape[2]
         slots: list[int] = []
         positions: list[int] = []
@@ -108,7 +108,7 @@ class Sequences:
         )
 
     def inputs(self, pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(hidden states, cosines, sines) of a step with these pieces."""
+        """Return (hidden states, cosines, sines) of a step with these pieces."""
         hidden = torch.cat([self.hidden[part.sequence, part.begin : part.end] for part in pieces])
         cos, sin = (
             torch.cat([table[part.begin : part.end] for part in pieces])
@@ -119,7 +119,7 @@ class Sequences:
     def run(
         self, kernel: InvariantLayer, pieces: Sequence[Piece], adapters: LayerAdapters | None = None
     ) -> list[torch.Tensor]:
-        """Results of a step for each piece."""
+        """Return the results of a step for each piece."""
         made = kernel(*self.inputs(pieces), self.keys(pieces), adapters=adapters)
         return list(made.split([part.end - part.begin for part in pieces]))
 
@@ -133,7 +133,7 @@ def layer_of(
     has_bias: bool,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[InvariantLayerParts, Weights]:
-    """A layer with random weights of this type."""
+    """Return a layer with random weights of this type."""
     made = attention.heads * attention.size
     drawn = (
         torch.randn(attention.columns, hidden) / hidden**0.5,
@@ -160,8 +160,8 @@ def layer_of(
 def layer_formula(
     parts: InvariantLayerParts, weights: Weights, sequences: Sequences, sequence: int
 ) -> torch.Tensor:
-    """Results of a layer for the new tokens of a sequence, in float64. If it keeps K and V in bfloat16, the previously
-    written ones are used, provided they are close to the exact values.
+    """Compute the results of a layer for the new tokens of a sequence, in float64. K and V in bfloat16 are read as
+    written, provided they are close to the exact values.
     """
     attention = parts.attention
     block_size = sequences.blocks.shape[2]

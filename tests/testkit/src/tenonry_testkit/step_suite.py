@@ -21,14 +21,14 @@ TOLERANCE = 2e-4
 
 
 def assert_near(got: torch.Tensor, wanted: torch.Tensor) -> None:
-    """Up to rounding in float32."""
+    """Compare up to float32 rounding."""
     assert got.shape == wanted.shape
     assert got.dtype == torch.float32
     torch.testing.assert_close(got.double(), wanted, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 class KernelSuite:
-    """Suite of one implementation: `kernels` names a class, or is an object."""
+    """Base suite of one implementation: `kernels` names a class, or is an object."""
 
     kernels: ClassVar[str | StepKernels]
 
@@ -43,14 +43,14 @@ class KernelSuite:
         return made
 
     def offered(self, parts: Any) -> Any:
-        """The kernel for these parts; skips the test if there is none."""
+        """Return the kernel for these parts; skips the test without one."""
         found = self.made().make(parts)
         if isinstance(found, Refusal):
             pytest.skip(f"no kernel for {type(parts).__name__}: {found.reason}")
         return found
 
     def invariant(self) -> Any:
-        """The batch-invariant kernels; skips the test if there are none."""
+        """Return the batch-invariant kernels; skips the test without any."""
         found = self.made().invariant()
         if found is None:
             pytest.skip("no batch-invariant kernels")

@@ -1,4 +1,4 @@
-"""The conformance suite of every kind and point of this project. Any process; imports none of them."""
+"""Conformance suites of all kinds and points of this project. Any process; imports none of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Suite:
     needs_name_only: bool = True
 
     def load(self) -> type[Any]:
-        """The class, imported with what it needs."""
+        """Import and return the class."""
         found: type[Any] = getattr(importlib.import_module(self.module), self.name)
         return found
 

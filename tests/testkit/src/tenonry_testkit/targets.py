@@ -1,7 +1,6 @@
 """Targets of a contract suite: a class, `module:Class`, `path.py:Class` or an entry-point name.
 
-Resolved exactly as by an engine, so a suite also detects errors that would prevent the plugin from starting. Test
-process.
+Resolved like in an engine, so a suite also detects errors that would prevent a start. Test process.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 def nightly_unless(is_usual: Callable[..., bool], cases: Iterable[Any]) -> list[Any]:
     """Return `cases` as parameters of pytest; those for which `is_usual` is false are marked `nightly`.
 
-    `is_usual` gets the values of a case, one argument each.
+    `is_usual` receives the values of a case, one argument each.
     """
     found = []
     for case in cases:

@@ -24,9 +24,9 @@ ANYTHING = StructuredOutput(regex="(.|\\n)*")
 class Send:
     """A request. Prompts of one `family` share their beginning; `tail` distinguishes them at the end.
 
-    `images`: the sizes of images, from its third token on with a token between, as far as the prompt holds them;
-    `whole`: no step may cut one. `stop_after`: the id of the output token at this index ends the request, wherever it
-    comes up first.
+    `images`: sizes of images, from the third token on with a token between, as far as the prompt holds them; `whole`:
+    they are indivisible. `stop_after`: the id of the output token at this index ends the request at its first
+    occurrence.
     """
 
     family: int = 0
@@ -56,45 +56,45 @@ class Send:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Turn:
-    """The engine's ordinary turn, `times` times: launch while there is room, else take the oldest result."""
+    """Iterate the engine `times` times: launch while there is room, else collect the oldest result."""
 
     times: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Launch:
-    """One more step, if the depth allows it."""
+    """Launch one more step, if the depth permits it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deliver:
-    """The oldest result arrives, if one is due."""
+    """Deliver the oldest result, if one is due."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Abort:
-    """End the `which`-th live request from outside; None ends all."""
+    """Abort the `which`-th live request; None aborts all."""
 
     which: int | None = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reset:
-    """Forget cached blocks; `running`: preempt all first."""
+    """Clear the prefix cache; `running`: preempt all first."""
 
     running: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passes."""
+    """Advance the clock."""
 
     seconds: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FailRow:
-    """The worker fails the `which`-th live request from its next step on."""
+    """Fail the `which`-th live request in the worker from its next step on."""
 
     which: int = 0
 
@@ -103,7 +103,7 @@ Op = Send | Turn | Launch | Deliver | Abort | Reset | Tick | FailRow
 
 
 def prompt_of(send: Send, spec: HarnessSpec) -> list[int]:
-    """The prompt's token ids: the family's beginning, then the tail."""
+    """Token ids of the prompt: the family's beginning, then the tail."""
     length = min(send.length, spec.max_model_len - 1)
     prompt = [(send.family * 17 + position * 5 + 1) % spec.vocab_size for position in range(length)]
     if send.tail:
@@ -153,7 +153,7 @@ def media_of(sizes: Sequence[int], num_tokens: int, *, whole: bool = False) -> M
 
 
 def _stop_ids(harness: SchedulerHarness, ask: Send, prompt: list[int]) -> tuple[int, ...]:
-    """The id that the request would produce at `stop_after`, so that it really stops."""
+    """Return the id that the request would produce at `stop_after`, so that it stops there."""
     if ask.stop_after is None:
         return ()
     params = SamplingParams(max_tokens=ask.max_tokens)
@@ -209,8 +209,8 @@ def sends(
     images: bool = False,
     whole: bool = False,
 ) -> st.SearchStrategy[Send]:
-    """Requests. `varied`: adapters, salts, clients, priorities and log-probabilities too. `images`: some have,
-    `whole`: which no step may cut.
+    """Draw requests. `varied`: adapters, salts, clients, priorities and log-probabilities too. `images`: some have
+    images, indivisible ones with `whole`.
     """
     plain: dict[str, st.SearchStrategy[object]] = {
         "family": st.integers(0, families - 1),
@@ -245,7 +245,7 @@ def storms(
     resets: bool = False,
     failures: bool = False,
 ) -> st.SearchStrategy[list[Op]]:
-    """Programs in up to `waves` waves: a few requests together, some steps, and then the other selected events."""
+    """Draw programs in up to `waves` waves: a few requests together, some steps, and then the other selected events."""
     asked = sends() if requests is None else requests
     events: list[st.SearchStrategy[Op]] = [
         st.just(Launch()),

@@ -1,4 +1,4 @@
-"""Calls of a KV connector and its answers, compared with its later actions. Test process.
+"""Calls of a KV connector and their results, compared with its later actions. Test process.
 
 The log is between the harness and both halves of a connector. Calls go through unchanged. Violations of the contract
 are kept until `checked` ends, because the scheduler and the worker wrap exceptions inside a connector's call.
@@ -27,7 +27,7 @@ from tenonry_testkit.rules import (
 
 
 class Transfer:
-    """Blocks that a connector may read or write on behalf of one request.
+    """Blocks that a connector may read or write for one request.
 
     `tokens`: (first, end) positions of a load; None for a save. `before`: contents of the blocks of a load when it was
     allocated. `ends_with_step`: a load that must be complete when the step computes.
@@ -50,7 +50,7 @@ class Transfer:
         self.num_polls = 0
 
     def __str__(self) -> str:
-        """The call that started it, and the missing answer."""
+        """Describe the call that started it, and the missing result."""
         name = f"{self.request.request_id} (handle {self.request.handle})"
         missing = (
             f"poll() has not named handle {self.request.handle} in {self.num_polls} calls since"
@@ -65,7 +65,7 @@ class Transfer:
 
 
 class CheckedBlocks:
-    """The worker's KV blocks as a connector gets them: notes accesses to blocks that belong to no transfer."""
+    """The worker's KV blocks, passed to a connector: records accesses to blocks without a transfer."""
 
     def __init__(self, blocks: BlockStore, log: TransferLog) -> None:
         self._blocks = blocks
@@ -89,7 +89,7 @@ class CheckedBlocks:
 
 
 class TransferLog:
-    """Both halves of one connector, watched.
+    """Both halves of one connector, monitored.
 
     `model` is the arithmetic of the worker; `blocks_of_rows` returns the blocks that running rows hold, and
     `expected_tokens(handle)` all tokens of a request that ends by itself.
@@ -109,7 +109,7 @@ class TransferLog:
         self._expected_tokens = expected_tokens
         self._store: BlockStore | None = None
         self._matched: dict[int, tuple[int, bool]] = {}  # handle → last num_computed and "later"
-        self._asked_again: dict[int, tuple[Request, int]] = {}  # handle → answers None in a row
+        self._asked_again: dict[int, tuple[Request, int]] = {}  # handle → consecutive None results
         self._under_way: dict[int, list[Transfer]] = {}
         self._are_lost = False
         self._broken: list[RuleBroken] = []
@@ -128,7 +128,7 @@ class TransferLog:
     # ------------------------------------------------------------------ for the harness
     @property
     def transfers(self) -> list[Transfer]:
-        """Those that the connector has not reported yet."""
+        """Transfers that the connector has not reported yet."""
         return [transfer for some in self._under_way.values() for transfer in some]
 
     @property
@@ -137,7 +137,7 @@ class TransferLog:
         return bool(self._under_way) or bool(self._unanswered())
 
     def waits(self) -> str:
-        """Pending answers, one clause per request."""
+        """Pending results, one clause per request."""
         clauses = [str(transfer) for transfer in self.transfers]
         clauses += [
             f"match() has answered None (ask again later) {count} times in a row for {request.request_id} "
@@ -151,7 +151,7 @@ class TransferLog:
 
     @contextlib.contextmanager
     def checked(self) -> Iterator[None]:
-        """Raise the connector's violations within the block, rather than their consequences."""
+        """Raise the connector's violations within the block, instead of their consequences."""
         try:
             yield
         finally:
@@ -271,7 +271,7 @@ class TransferLog:
 
     # ------------------------------------------------------------------ blocks
     def _check_content(self, transfer: Transfer, event: str) -> None:
-        """The blocks of a load must hold the K/V of the request's own tokens."""
+        """Check that the blocks of a load hold the K/V of the request's own tokens."""
         if transfer.tokens is None or self._store is None or len(self._store.tensors) != 1:
             return
         first, end = transfer.tokens
@@ -313,7 +313,7 @@ class TransferLog:
         return kv
 
     def check_write(self, block_ids: Sequence[int]) -> None:
-        """Only blocks of a load under way may be written."""
+        """Check that only blocks of a current load are written."""
         loading = _blocks(transfer for transfer in self.transfers if transfer.tokens)
         stray = sorted(set(map(int, block_ids)) - loading)
         if stray:
@@ -323,7 +323,7 @@ class TransferLog:
             )
 
     def check_read(self, block_ids: Sequence[int]) -> None:
-        """Blocks of running rows and of transfers under way may be read; any other may hold something else by now."""
+        """Check that only blocks of running rows and of current transfers are read; others may have changed."""
         stray = set(map(int, block_ids)) - _blocks(self.transfers) - self._blocks_of_rows()
         if stray:
             self._note(

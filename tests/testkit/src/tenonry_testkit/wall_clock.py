@@ -1,4 +1,4 @@
-"""Detects that code reads a clock other than the one it was given. Test process."""
+"""Detects reads of clocks other than the passed one. Test process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAY_READ_CLOCKS = sys.stdlib_module_names | {"hypothesis", "pytest", "_pytest", 
 
 
 class WallClockTrap:
-    """While `watched()` is entered, clocks raise for every caller but the standard library and the test runner.
+    """Makes clocks raise during `watched()` for every caller except the standard library and the test runner.
 
     Clocks that modules of `packages` imported by name are replaced, too; `close` restores all of them.
     """
@@ -44,7 +44,7 @@ class WallClockTrap:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """While this is entered, clocks raise."""
+        """Make clocks raise within the block."""
         before = self._armed
         self._armed = True
         try:

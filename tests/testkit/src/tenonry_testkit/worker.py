@@ -1,4 +1,4 @@
-"""The conformance suite of workers: tokens depend on the request alone, however its steps are cut. Test process.
+"""The conformance suite of workers: tokens depend only on the request, for any division into steps. Test process.
 
     from tenonry_testkit.worker import WorkerContract
 
@@ -50,7 +50,9 @@ NUM_STATE_SLOTS = 3
 
 
 def fitted(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> HarnessSpec:
-    """The engine for these KV groups: with a few state slots if some keep a state, and blocks for one sequence."""
+    """Return the engine for these KV groups: with some state slots if any group keeps a state, and blocks for one
+    sequence.
+    """
     keeps_state = any(group.kind == "recurrent" for group in groups)
     return dataclasses.replace(
         spec,
@@ -61,7 +63,7 @@ def fitted(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> HarnessSpec:
 
 
 def _without_windows(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> HarnessSpec:
-    """As `fitted`, with blocks for a sequence that releases none."""
+    """As `fitted`, with blocks for a sequence without releases."""
     least = len(paged(groups)) * -(-spec.max_model_len // spec.block_size)
     return dataclasses.replace(fitted(spec, groups), num_blocks=max(spec.num_blocks, least))
 
@@ -69,10 +71,10 @@ def _without_windows(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> Harne
 class WorkerContract:
     """Subclass in a test module and name the `worker`; `options` are its own, `config` fields of EngineConfig.
 
-    `supports_…`: set to False what the worker lacks: `min_tokens`, log-probabilities, restrictions of a row's tokens.
+    `supports_…`: False for missing capabilities: `min_tokens`, log-probabilities, restrictions of a row's tokens.
 
     `spec` is the engine around it: pool, block size, limits. Override `model` for a worker that needs a real one; set
-    `loads_once` where loading takes long: the tests that serve then share one worker, which gets a new cache for each.
+    `loads_once` for slow loading: the serving tests then share one worker, with a new cache each.
     """
 
     worker: ClassVar[str | type[Worker] | None] = None
@@ -105,7 +107,7 @@ class WorkerContract:
 
     # ------------------------------------------------------------------ tools
     def built(self) -> Worker:
-        """A worker that did nothing yet; it is shut down at the end of the test."""
+        """Build an unstarted worker; it is shut down at the end of the test."""
         worker: Worker = resolve_target("worker", self.worker, self.options)[0](self.context())
         self._started.append(worker)
         return worker
@@ -115,7 +117,7 @@ class WorkerContract:
         self._started: list[Worker] = []
 
     def started(self, loaded: Worker | None = None) -> Worker:
-        """A worker that is loaded, with its cache allocated anew."""
+        """Return a loaded worker with a newly allocated cache."""
         worker = loaded or self.built()
         if loaded is None:
             worker.load()
@@ -141,7 +143,7 @@ class WorkerContract:
         *,
         is_fresh: bool = False,
     ) -> SchedulerHarness:
-        """An engine around a worker; a second one, which runs each request alone, computes the expected tokens."""
+        """Return an engine around a worker; a second one runs each request alone for the expected tokens."""
         worker = self.started() if is_fresh else self._served()
         oracle = self._oracle()
         groups = tuple(worker.kv_cache_groups())
@@ -152,7 +154,7 @@ class WorkerContract:
         cls = type(self)
         if "_ready" not in cls.__dict__:
             worker = self.started()
-            self._started.remove(worker)  # this one stays until the class is done
+            self._started.remove(worker)  # shared until the end of the class
             kinds = [group.kind for group in worker.kv_cache_groups()]
             cls._ready = worker, SoloOracle(worker, self.spec, kinds)
         return cls._ready[1]
@@ -175,7 +177,7 @@ class WorkerContract:
     def _mixed(
         self, harness: SchedulerHarness, count: int = 6, max_tokens: int = 9, **fields: Any
     ) -> None:
-        """Requests of mixed length, added together and run to their end."""
+        """Run requests of mixed length together to their end."""
         for number in range(count):
             length = 1 + (5 * number) % 17
             ids = [self.prompt_ids[(number + i) % len(self.prompt_ids)] for i in range(length)]
@@ -184,7 +186,7 @@ class WorkerContract:
 
     # ------------------------------------------------------------------ start
     def test_start_reports_groups_and_memory(self) -> None:
-        """The order of calls at start works, and its reports are sufficient for planning."""
+        """The order of calls at start works, and its reports suffice for planning."""
         worker = self.built()
         worker.load()
         groups = worker.kv_cache_groups()
@@ -200,7 +202,7 @@ class WorkerContract:
         assert worker.steps_in_flight >= 1
 
     def test_examine_says_what_load_will_find(self) -> None:
-        """Facts are plain values and hold of the worker that loads afterwards; asking changes nothing for it."""
+        """Facts are plain values and valid for a worker loaded later, which is unaffected."""
         worker = self.built()
         facts = worker.examine()
         assert facts == worker.examine(), "two looks at one model differ"
@@ -222,7 +224,7 @@ class WorkerContract:
 
     # ------------------------------------------------------------------ tokens
     def test_the_same_request_gets_the_same_tokens(self) -> None:
-        """Greedy decoding repeats itself, on the same worker and on another."""
+        """Greedy decoding is reproducible, on the same worker and on another."""
         self._mixed(self.run(), count=2)
 
     def test_a_batch_gives_what_each_request_gets_alone(self) -> None:
@@ -234,7 +236,7 @@ class WorkerContract:
         self._mixed(self.run(dataclasses.replace(self.spec, max_num_batched_tokens=5)))
 
     def test_preempted_requests_come_back_as_they_were(self) -> None:
-        """A pool so small that requests are preempted and computed again."""
+        """A small pool forces preemption and recomputation."""
         least = -(-self.spec.max_model_len // self.spec.block_size)
         spec = dataclasses.replace(self.spec, num_blocks=least)
         harness = self.run(spec)
@@ -248,7 +250,7 @@ class WorkerContract:
         self._mixed(self.run(scheduler=ScatteringScheduler))
 
     def test_shared_prefixes_are_read_in_the_step_that_writes_them(self) -> None:
-        """Requests of one step share blocks that this very step fills; later ones find them in the cache.
+        """Requests of one step share blocks filled by the same step; later ones find them in the cache.
 
         Layers with a state continue from a snapshot, a step later. If the worker places K/V itself (kind "opaque"),
         nothing is shared.
@@ -266,7 +268,7 @@ class WorkerContract:
 
     @pytest.mark.parametrize("depth", [2, 3])
     def test_it_feeds_its_own_tokens_back(self, depth: int) -> None:
-        """Several steps in flight: −1 as next token means the one that it sampled itself."""
+        """Several steps in flight: −1 as next token means the worker's own sample."""
         self._mixed(self.run(dataclasses.replace(self.spec, depth=depth)))
 
     @pytest.mark.parametrize("budget", [5, 32])
@@ -305,7 +307,7 @@ class WorkerContract:
                 assert rest.token_ids == whole.token_ids[delivered:]
 
     def test_a_row_keeps_nothing_of_the_request_before_it(self) -> None:
-        """One row, request after request: seeds, stop ids and limits are those of the request that is in it."""
+        """One row, request after request: seeds, stop ids and limits are those of its current request."""
         prompt = list(self.prompt_ids[:4])
         parameters: list[dict[str, Any]] = [
             {"temperature": 1.0, "seed": 3},
@@ -344,7 +346,7 @@ class WorkerContract:
         assert not changed, f"execute_model changed the SchedulerOutput of steps {changed}"
 
     def test_seeded_samples_do_not_depend_on_the_batch(self) -> None:
-        """Randomness is keyed by seed and output position, so neighbours and chunks change nothing."""
+        """Randomness is keyed by seed and output position, independent of neighbours and chunks."""
         self._mixed(
             self.run(dataclasses.replace(self.spec, max_num_batched_tokens=9)),
             temperature=1.0,
@@ -385,7 +387,7 @@ class WorkerContract:
             grammars_are_compiled(worker)
 
     def test_calls_are_limited_to_the_allow_list(self) -> None:
-        """`call` rejects every name that is not in `rpc_methods`, whatever the class has."""
+        """`call` rejects every name outside `rpc_methods`, even an attribute of the class."""
         worker = self.started()
         for name in ("no_such_method", "shutdown", "__init__", "_private"):
             if name not in worker.rpc_methods:

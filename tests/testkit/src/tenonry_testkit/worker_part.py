@@ -1,4 +1,4 @@
-"""Base of the suites of parts of the worker `torch`: a worker with the part serves as one without it. Test process."""
+"""Base of suites of parts of the worker `torch`: a worker with a part behaves like one without it. Test process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class WorkerPartContract(WorkerContract):
     """All tests of `WorkerContract`, on a worker with the part; tokens are compared with those of a worker without it.
 
     `point` and `option`: entry-point group, and the worker option that names parts. `changes_tokens`: the part changes
-    what the model answers; tokens then are compared with those of each request alone, with the part. Override `model`
-    for another model.
+    the model's results; tokens are then compared with those of each request alone, with the part. Override `model` for
+    another model.
     """
 
     point: ClassVar[Point]
@@ -64,7 +64,7 @@ class WorkerPartContract(WorkerContract):
             self.options = {self.option: [self.part()]}
 
     def _around(self, worker: Worker) -> SchedulerHarness:
-        """An engine around a worker that is ready."""
+        """Return an engine around a ready worker."""
         groups = tuple(worker.kv_cache_groups())
         spec = fitted(self.spec, groups)
         oracle = self._oracle()

@@ -1,4 +1,4 @@
-"""Fakes that behave: stand-ins without torch for a model, its KV cache, an executor, a connector, a clock."""
+"""Behavioural fakes: substitutes without torch for a model, its KV cache, an executor, a connector, a clock."""
 
 from __future__ import annotations
 

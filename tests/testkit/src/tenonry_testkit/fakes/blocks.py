@@ -1,7 +1,6 @@
-"""KV blocks, as plainly as they can be handed out: no prefix cache, no columns, no connector. Engine process.
+"""The simplest block manager: no prefix cache, no columns, no connector. Engine process.
 
-The reference against which a cleverer block manager can be checked: whatever that one does, the tokens must be those
-that a scheduler produces with this one.
+The reference for block managers: with any of them, a scheduler must produce the same tokens as with this one.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from tenonry_scheduling.rows import Index
 class SimpleBlocks(BlockManager):
     """One list of free block ids, and one list of block ids per row and group.
 
-    Places of a sliding group that a row no longer sees keep their ids, of which the row holds those from `past` on. A
-    recurrent group has no blocks; its rows start without a state, and no snapshot is taken.
+    Places outside a row's sliding window keep their ids; the row holds those from `past` on. A recurrent group has no
+    blocks; its rows start without a state, and no snapshot is taken.
     """
 
     def __init__(self, context: SchedulerContext) -> None:
@@ -76,7 +75,7 @@ class SimpleBlocks(BlockManager):
                     self._release(self._table(row)[number][past:first])
 
     def register(self, rows: Index, num_known: I32) -> None:
-        """Nothing is cached."""
+        """Do nothing: there is no cache."""
 
     def free(
         self, request: Request, row: int, *, num_known: int, drop: bool = False
@@ -88,7 +87,7 @@ class SimpleBlocks(BlockManager):
         return None
 
     def forget(self, request: Request) -> None:
-        """Nothing is remembered."""
+        """Do nothing: there is no state per request."""
 
     def table(self, row: int) -> tuple[I32, ...]:
         groups = self._table(row)

@@ -1,10 +1,10 @@
-"""A clock that only the test moves. Test process."""
+"""A clock controlled by the test. Test process."""
 
 from __future__ import annotations
 
 
 class VirtualClock:
-    """Seconds, monotonic, constant until `advance`. Pass it as a `clock` callable."""
+    """Monotonic seconds, constant until `advance`. Pass it as a `clock` callable."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self.now = start
@@ -13,7 +13,7 @@ class VirtualClock:
         return self.now
 
     def advance(self, seconds: float) -> float:
-        """Move forward; returns the new time. Raises ValueError for a step backwards, which no clock here makes."""
+        """Advance the clock; returns the new time. Raises ValueError for a negative step."""
         if seconds < 0:
             raise ValueError(f"a monotonic clock cannot go back {-seconds} s; give 0 or more")
         self.now += seconds

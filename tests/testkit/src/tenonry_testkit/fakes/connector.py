@@ -1,6 +1,6 @@
 """A KV connector that keeps blocks in this process. Scheduler half in the engine, worker half in the worker.
 
-Both halves of one engine, and those of engines that come after it in the same process, share a store by name.
+Both halves of an engine, and those of later engines in the same process, share a store by name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Job = list[
 class MemoryOptions(PluginOptions):
     """`store`: name of a shared store. `asynchronous`: a load takes `delay_polls` steps and the request waits for it.
 
-    `num_undecided`: number of requests whose first `match` answers None, to be asked again. `fail_loads`: number of
+    `num_undecided`: number of requests whose first `match` returns None, for a repeated call. `fail_loads`: number of
     loads that fail, after overwriting the blocks with garbage, as a broken transfer may.
     """
 
@@ -44,12 +44,12 @@ STORES: dict[str, MemoryStore] = {}
 
 
 def memory_store(name: str = "default") -> MemoryStore:
-    """The store of that name, made on first use."""
+    """Return the store of this name, created on first use."""
     return STORES.setdefault(name, MemoryStore())
 
 
 class MemoryConnector(KVConnector):
-    """Saves a finished request's full prompt blocks, and loads them for any later prompt that begins alike."""
+    """Saves a finished request's full prompt blocks, and loads them for any later prompt with the same prefix."""
 
     Options = MemoryOptions
 
@@ -65,7 +65,7 @@ class MemoryConnector(KVConnector):
         self._done: list[int] = []
         self._failed: list[int] = []
         self._failures_left = self.options.fail_loads
-        self._undecided: set[int] = set()  # handles that were asked to come again
+        self._undecided: set[int] = set()  # handles whose `match` returned None
         self._delay_polls = self.options.delay_polls
         self.num_promised = 0  # loads
 
@@ -161,7 +161,7 @@ class MemoryConnector(KVConnector):
         return done, failed
 
     def hurry(self) -> None:
-        """Let all loads end with the next poll, those under way and later ones."""
+        """Complete all loads with the next poll, current and later ones."""
         self._delay_polls = 0
         self._transfers = [(0, job, fails) for _, job, fails in self._transfers]
 
@@ -172,7 +172,7 @@ class MemoryConnector(KVConnector):
         return self.context.kv_cache.block_size
 
     def _hashes(self, request: Request) -> list[str]:
-        """Chained hashes of the full blocks of the tokens that the request had on its last arrival in the queue."""
+        """Chained hashes of the full blocks of the request's tokens when it last entered the queue."""
         source = request.source
         size = self._block_size
         owner = repr((source.cache_salt, source.adapter))
@@ -185,7 +185,7 @@ class MemoryConnector(KVConnector):
         return hashes
 
     def _fails(self, job: Job) -> bool:
-        """Return True if this load is to fail: on request, or because its blocks are no longer stored."""
+        """True if this load must fail: on request, or because its blocks are no longer stored."""
         on_request = self._failures_left > 0
         if on_request:
             self._failures_left -= 1
@@ -209,13 +209,13 @@ class MemoryConnector(KVConnector):
 
 
 def _pairs(hashes: Iterable[str], block_ids: Iterable[int]) -> list[list[Any]]:
-    """[block hash, block id] of as many blocks as have both."""
+    """[block hash, block id] of all blocks with both."""
     pairs = zip(hashes, block_ids, strict=False)
     return [[name, int(block)] for name, block in pairs]
 
 
 def _jobs(metadata: Any, kind: str) -> list[Job]:
-    """The jobs of one kind, "load" or "save"; there is no metadata when nothing is to be done."""
+    """Jobs of one kind, "load" or "save"; none without metadata."""
     if metadata is None:
         return []
     jobs: list[Job] = metadata[kind]

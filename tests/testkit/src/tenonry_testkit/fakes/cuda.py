@@ -1,4 +1,4 @@
-"""Streams and events of a device that is not there: each records which work precedes its next one. Test process."""
+"""Fake streams and events of a CUDA device: each records the work that precedes its next one. Test process."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 class FakeStream:
-    """`known`: all work that has run when the next work of this stream starts."""
+    """`known`: work completed before the next work of this stream starts."""
 
     def __init__(self, device: Any = None) -> None:
         self.known: set[Any] = set()
 
     def run(self, work: Any) -> set[Any]:
-        """Start work; returns what ran before."""
+        """Run work; returns the preceding work."""
         before = set(self.known)
         self.known.add(work)
         return before
@@ -27,7 +27,7 @@ class FakeStream:
 
 
 class FakeCuda:
-    """Takes the place of `torch.cuda`. `host`: work that the host knows to have run; only synchronisation adds to it.
+    """Replaces `torch.cuda`. `host`: work known to the host as completed; only synchronisation adds to it.
 
     Use: `for name in FakeCuda.NAMES: monkeypatch.setattr(torch.cuda, name, getattr(fake, name))`.
     """
@@ -41,7 +41,7 @@ class FakeCuda:
         host = self.host
 
         class Event:
-            """Synchronised by the host, which then knows what was recorded."""
+            """An event; synchronisation with it adds the recorded work to the host's."""
 
             def __init__(self) -> None:
                 self.known: set[Any] = set()
@@ -55,12 +55,12 @@ class FakeCuda:
         self.Event = Event
 
     def current_stream(self, device: Any) -> FakeStream:
-        """Return the stream that `stream` chose, or that of the kernels."""
+        """Return the stream selected by `stream`, or that of the kernels."""
         return self.current
 
     @contextlib.contextmanager
     def stream(self, stream: FakeStream) -> Iterator[None]:
-        """Choose a stream for the block."""
+        """Select a stream for the block."""
         self.current = stream
         try:
             yield

@@ -1,4 +1,4 @@
-"""Draft models without weights, for drafters that need some: the next token depends on the history. Test process."""
+"""Draft models without weights, for drafters: the next token depends on the history. Test process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ I32 = NDArray[np.int32]
 class FakeDraftModel:
     """Every fourth token or so is unlikely. It continues histories of up to `max_len` tokens.
 
-    `asked`: the rows of each call; `left`: the rows that left.
+    `asked`: rows of each call; `left`: removed rows.
     """
 
     def __init__(self, vocab_size: int, max_len: int) -> None:

@@ -1,6 +1,6 @@
 """An executor that runs one worker in the same process. Engine process; no threads.
 
-With `late` its futures resolve as late as the interface allows: at a call of `result`, or at the third of `done`.
+With `late` its futures resolve as late as the interface permits: at a call of `result`, or at the third of `done`.
 """
 
 from __future__ import annotations
@@ -156,6 +156,6 @@ class InstantExecutor(Executor):
 
 
 class NoFeedbackExecutor(InstantExecutor):
-    """As a pipeline of ranks: a row cannot be scheduled again before its sampled token is known."""
+    """An executor like a pipeline of ranks: a row cannot be scheduled again before its sampled token is known."""
 
     feeds_back_tokens = False

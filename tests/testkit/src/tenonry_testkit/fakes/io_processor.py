@@ -25,7 +25,7 @@ END_OF_TEXT = 256
 
 
 class ByteDetokenizer:
-    """Bytes to text; holds back half characters and anything that may become a stop string."""
+    """Converts bytes to text; withholds half characters and possible beginnings of stop strings."""
 
     def __init__(self, params: SamplingParams) -> None:
         self.stop_reason: str | None = None
@@ -57,7 +57,7 @@ class ByteDetokenizer:
     def _piece(self, token_id: int) -> str:
         if token_id < END_OF_TEXT:
             return self._decoder.decode(bytes([token_id]))
-        broken = self._decoder.decode(b"", final=True)  # a character that never got its end
+        broken = self._decoder.decode(b"", final=True)  # an incomplete character at the end
         self._decoder.reset()
         return broken if self._skip_special else f"{broken}<{token_id}>"
 
@@ -78,7 +78,7 @@ class ByteDetokenizer:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Characters at the end of `text` that may be the beginning of `stop`."""
+    """Length of the longest suffix of `text` that is a prefix of `stop`."""
     longest = min(len(text), len(stop) - 1)
     for length in range(longest, 0, -1):
         if text.endswith(stop[:length]):
@@ -87,7 +87,7 @@ def _overlap(text: str, stop: str) -> int:
 
 
 class ByteIOProcessor(IOProcessor):
-    """Text to bytes and back. `add_special_tokens` adds none: there is no begin token."""
+    """Converts text to bytes and back. `add_special_tokens` has no effect: there is no begin token."""
 
     def process_prompt(
         self, prompt: Prompt, params: SamplingParams, *, add_special_tokens: bool = True
@@ -118,7 +118,7 @@ class ByteIOProcessor(IOProcessor):
         return detokenizer.push(token_ids) + detokenizer.finish()
 
     def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> str:
-        """`role: content` lines, and an open line for the answer."""
+        """Render `role: content` lines, followed by an open line for the answer."""
         lines = [
             f"{message.get('role', 'user')}: {_text(message.get('content'))}"
             for message in messages
@@ -127,7 +127,7 @@ class ByteIOProcessor(IOProcessor):
 
 
 def _text(content: Any) -> str:
-    """The text of a content: a string, a list of parts, or None."""
+    """Text of a message content: a string, a list of parts, or None."""
     if isinstance(content, list):
         return "".join(part.get("text", "") for part in content)
     return content or ""

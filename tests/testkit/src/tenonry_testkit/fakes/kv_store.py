@@ -13,20 +13,20 @@ from tenonry_scheduling.columns import BatchState, StepInputs
 from tenonry_testkit.fakes.tokens import U64, group_kv
 
 NOBODY = np.iinfo(np.uint64).max
-POISON = np.uint64(0xBAD)  # what a row leaves behind whose numbers went wrong
-LOST = np.uint64(0x105)  # what a row leaves behind that ran on contents which never came
+POISON = np.uint64(0xBAD)  # value written by a row with invalid numbers
+LOST = np.uint64(0x105)  # value written by a row that read contents which were never loaded
 TRANSFERRED = NOBODY - np.uint64(1)  # the slot was filled by a KV connector
 
 
 class FakeKVError(AssertionError):
-    """A row would have read a slot that does not hold its own prefix, or two rows wrote one slot."""
+    """A row would have read a slot without its own prefix, or two rows wrote one slot."""
 
 
 class Reading:
     """Values read by the rows of one step.
 
-    `context` u64[R]: sums modulo 2⁶⁴; `poisoned_by` u64[R]: the poisoning request (NOBODY if all is well); `lost`
-    bool[R]: contents that a KV connector failed to load, or values computed from them.
+    `context` u64[R]: sums modulo 2⁶⁴; `poisoned_by` u64[R]: the poisoning request (NOBODY without one); `lost` bool[R]:
+    contents that a KV connector failed to load, or values computed from them.
     """
 
     def __init__(self, num_rows: int) -> None:
@@ -78,7 +78,7 @@ class FakeKVStore:
 
     # ------------------------------------------------------------------ for the worker
     def slots(self, state: BatchState, inputs: StepInputs, group: int) -> NDArray[np.int64]:
-        """Slot of each position of each scheduled row, [R, longest]; rubbish beyond a row's own length."""
+        """Slot of each position of each scheduled row, [R, longest]; arbitrary values beyond a row's own length."""
         longest = int(inputs.seq_lens.max())
         position = np.arange(longest)
         size = self.block_size
@@ -145,7 +145,7 @@ class FakeKVStore:
         values: U64,
         written: NDArray[np.bool_],
     ) -> NDArray[np.int64]:
-        """Returns the slots."""
+        """Write the step's values; returns the slots."""
         which, where = np.nonzero(written)
         target = slots[written]
         rows_of_slots = inputs.row[which]

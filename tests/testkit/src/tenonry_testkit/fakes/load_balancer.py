@@ -1,4 +1,4 @@
-"""A load balancer without a distribution of its own: engines take turns. Front end."""
+"""A load balancer without its own distribution: round robin. Front end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of the fake worker: made up, but in the right shapes and always the same. Worker process.
+"""Log-probabilities of the fake worker: deterministic, with the right shapes. Worker process.
 
 The sampled token has −1, the K others that follow it in the vocabulary have −2, −3, …
 """
@@ -44,7 +44,7 @@ def token_logprobs(
 def round_logprobs(
     passes: Sequence[TokenLogprobs | None], failed: Container[int]
 ) -> TokenLogprobs | None:
-    """Those of a round's passes, one after another; rows that failed have none."""
+    """Log-probabilities of the passes of a multi-token step, one after another; failed rows have none."""
     rows: list[int] = []
     columns: list[tuple[np.ndarray, np.ndarray, int]] = []
     for part in passes:
@@ -67,7 +67,7 @@ def round_logprobs(
 
 
 def _filled(line: np.ndarray, width: int) -> np.ndarray:
-    """Lines with fewer tokens are filled up with their chosen one."""
+    """Pad lines with fewer tokens by their chosen one."""
     missing = width - len(line)
     filler = np.repeat(line[:1], missing)
     return np.concatenate([line, filler])

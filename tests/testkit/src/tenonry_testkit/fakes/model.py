@@ -57,7 +57,7 @@ def fake_info(max_model_len: int) -> EngineInfo:
 
 
 class FakeModelHooks:
-    """Register an instance with a PluginManager, and `model="fake"` is found; `facts` replace those of `fake_model`."""
+    """Hook module for `model="fake"`, registered with a PluginManager; `facts` replace those of `fake_model`."""
 
     def __init__(self, **facts: Any) -> None:
         self.facts = facts
@@ -70,7 +70,7 @@ class FakeModelHooks:
 
 @hookimpl
 def tenonry_resolve_model(config: EngineConfig) -> ModelInfo | None:
-    """This module itself is a hook module, too: it may be named in an entry point."""
+    """Resolve a fake model; this module itself is a hook module that entry points may name."""
     if config.model == FAKE_LOCKSTEP_MODEL:
         return fake_model(name=FAKE_LOCKSTEP_MODEL, needs_lockstep=True)
     return fake_model() if config.model == FAKE_MODEL else None

@@ -1,4 +1,4 @@
-"""A request codec without a distribution of its own: an engine keeps all media. Front end and engine."""
+"""A request codec without its own distribution: an engine keeps all media. Front end and engine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class KeepingCodec(RequestCodec):
             raise
 
     def known(self, peer: Peer) -> set[bytes]:
-        """Digests that the engine behind `peer` has."""
+        """Digests stored by the engine behind `peer`."""
         owner, known = self.sent.get(peer.index, (None, set()))
         if owner is not peer:
             known = set()

@@ -1,4 +1,4 @@
-"""Rounds of the fake worker: steps in which rows decode several tokens, in plain Python. Worker process."""
+"""Multi-token steps of the fake worker, in plain Python. Worker process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tenonry_testkit.fakes.logprobs import round_logprobs
 
 
 class FakeRounds:
-    """`compute` runs one pass over rows whose columns are in `state`; `new_rows` are the rows as they were sent.
+    """`compute` runs one pass over rows whose columns are in `state`; `new_rows`: rows as sent.
 
-    A row leaves a round early where its outputs are a multiple of `short`; 0: it does not. `drafts`: report the tokens
-    after a row's first one as drafted.
+    A row leaves a multi-token step early if its outputs are a multiple of `short`; 0: never. `drafts`: report the
+    tokens after a row's first one as drafted.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class FakeRounds:
         self._drafts = drafts
 
     def play(self, output: SchedulerOutput, first: ModelRunnerOutput) -> ModelRunnerOutput:
-        """The answer to a round whose first pass is computed."""
+        """Return the result of a multi-token step whose first pass is computed."""
         tokens = dict(_pairs(first))
         failed = _failures(first)
         logprobs = [first.logprobs]
@@ -73,7 +73,7 @@ class FakeRounds:
         return self._compute(output, self._state.apply(output))
 
     def _has_ended(self, row: int, token: int) -> bool:
-        """Return True if the row gets no more tokens in this step."""
+        """Return True if the row receives no more tokens in this step."""
         new = self._new_rows[row]
         num_output = int(self._state.num_output[row])
         if new is None or (self._short and num_output % self._short == 0):
@@ -82,7 +82,7 @@ class FakeRounds:
 
 
 def _pairs(result: ModelRunnerOutput) -> list[tuple[int, list[int]]]:
-    """The rows of one pass, and the token of each."""
+    """Rows of one pass with their tokens."""
     rows = result.row.tolist()
     token_ids = result.token_ids.tolist()
     pairs = zip(rows, token_ids, strict=True)
@@ -97,7 +97,7 @@ def _failures(result: ModelRunnerOutput) -> dict[int, int]:
 
 
 def _one_each(step_id: int, rows: list[int]) -> SchedulerOutput:
-    """A step in which each of the rows computes the token that it sampled last."""
+    """A step in which each row computes its last sampled token."""
     count = len(rows)
     ones = np.ones(count, np.int32)
     return SchedulerOutput(

@@ -9,7 +9,7 @@ from tenonry.stats import StatRecord
 
 
 class RecordingOptions(PluginOptions):
-    """`fail_records`: that many calls of `record` raise before it starts to listen."""
+    """`fail_records`: number of failing calls of `record` before records are accepted."""
 
     fail_records: int = 0
 

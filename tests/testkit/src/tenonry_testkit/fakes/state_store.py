@@ -17,8 +17,8 @@ from tenonry_testkit.fakes.tokens import U64, group_kv
 class FakeStateStore:
     """One 64-bit number per row and group, and per state slot and group, each with the handle that made it.
 
-    value, owner u64[groups, rows]; slot_value, slot_owner u64[groups, state slots]. A row in a slot that was never
-    filled reads a value that no tokens produce.
+    value, owner u64[groups, rows]; slot_value, slot_owner u64[groups, state slots]. A row in an unfilled slot reads a
+    value that no tokens produce.
     """
 
     def __init__(self, kv_cache: KVCacheConfig, num_rows: int) -> None:
@@ -35,7 +35,7 @@ class FakeStateStore:
         self.slot_owner = np.full(slots, NOBODY, np.uint64)
 
     def enter(self, new: NewRow) -> None:
-        """A row starts, from a slot or without a state."""
+        """Add a row, from a slot or without a state."""
         for group in self.groups:
             self.value[group, new.row] = 0
             self.owner[group, new.row] = NOBODY
@@ -46,7 +46,7 @@ class FakeStateStore:
     def read(
         self, state: BatchState, inputs: StepInputs, kv: U64, bad: U64, reading: Reading
     ) -> None:
-        """Check the state that each row has before the step; poisoned states are recorded in `reading`.
+        """Check the state of each row before the step; poisoned states are recorded in `reading`.
 
         `kv` and `bad` as in `FakeKVStore.step`. Raises FakeKVError for the state of other tokens.
         """
@@ -72,7 +72,7 @@ class FakeStateStore:
                 )
 
     def advance(self, state: BatchState, inputs: StepInputs, kv: U64, bad: U64) -> U64:
-        """Advance the states to the end of the step; returns the values that samples read of them, u64[R]."""
+        """Advance the states to the end of the step; returns the values read by samples, u64[R]."""
         rows = inputs.row
         is_bad = bad > 0
         context = np.zeros(len(rows), np.uint64)
@@ -95,7 +95,7 @@ class FakeStateStore:
 
 
 def _at(kv: U64, group: int, position: I32) -> U64:
-    """The number that the tokens up to `position[i]` of row i make in this group, u64[R]."""
+    """State of the tokens up to `position[i]` of row i in this group, u64[R]."""
     each_row = np.arange(len(position))
     numbers = group_kv(kv, group)
     made: U64 = numbers[each_row, position]

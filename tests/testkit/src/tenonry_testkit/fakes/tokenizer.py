@@ -1,4 +1,5 @@
-"""A small byte-level tokenizer as `tokenizers` writes one: every byte, some longer pieces, three tokens without text.
+"""A small byte-level tokenizer in the format of `tokenizers`: every byte, some longer pieces, three tokens without
+text.
 
 Any process.
 """
@@ -25,12 +26,12 @@ PIECES |= {text.encode(): 256 + place for place, text in enumerate(_LONGER)}
 END = len(PIECES)
 OTHER_END = END + 1
 MARKUP = OTHER_END + 1  # not flagged as special, as the tokens around tool calls of some models
-# Their names, which a grammar may have as text.
+# Their names, which a grammar may use as text.
 SPECIAL_NAMES = {END: "<end>", OTHER_END: "<other>", MARKUP: "<tool>"}
 
 
 def tokenizer_json(normalizer: str | None = None, *, add_prefix_space: bool = False) -> str:
-    """The tokenizer, which may change a text before it is encoded, as some do."""
+    """The tokenizer, optionally with a normaliser or a prefix space."""
     letters = _byte_letters()
     vocabulary = {
         "".join(letters[byte] for byte in piece): token_id for piece, token_id in PIECES.items()

@@ -20,7 +20,7 @@ from tenonry.step import Adapter
 U64 = NDArray[np.uint64]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MASK = 0xFFFFFFFFFFFFFFFF
-RECURRENT = -1  # instead of a window: a state that all tokens made, kept once per sequence
+RECURRENT = -1  # instead of a window: a state of all tokens, stored once per sequence
 
 
 def mix(value: U64) -> U64:
@@ -33,7 +33,7 @@ def mix(value: U64) -> U64:
 
 
 def mix_int(value: int) -> int:
-    """`mix` of one number, taken modulo 2⁶⁴."""
+    """`mix` of one number, modulo 2⁶⁴."""
     value = (value + 0x9E3779B97F4A7C15) & MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
@@ -41,7 +41,7 @@ def mix_int(value: int) -> int:
 
 
 def text_salt(adapter: Adapter | None) -> int:
-    """A number for an adapter's content; 0 for none."""
+    """Number of an adapter's content; 0 without an adapter."""
     salt = 0
     for byte in (adapter.digest if adapter else "").encode():
         salt = mix_int(salt * 257 + byte + 1)
@@ -57,10 +57,10 @@ class Completion(NamedTuple):
 
 
 class TokenModel:
-    """The arithmetic that the fake worker and its oracle share.
+    """Arithmetic shared by the fake worker and its oracle.
 
-    `windows`: per KV group, how many of the last positions a sample reads (0: all of them). A RECURRENT group is read
-    at the last position alone: that number depends on all tokens, like any other.
+    `windows`: per KV group, number of last positions read by a sample (0: all). A RECURRENT group is read at the last
+    position alone: its number depends on all tokens.
     """
 
     def __init__(self, vocab_size: int = 512, seed: int = 0, windows: Sequence[int] = (0,)) -> None:
@@ -76,7 +76,7 @@ class TokenModel:
         return self._weights[:length]
 
     def kv(self, token_ids: NDArray[np.int32], salt: U64) -> U64:
-        """K/V, u64[N, T], of N sequences of tokens [N, T] from their first one on. `salt` u64[N] is the adapter's."""
+        """K/V, u64[N, T], of N sequences of tokens [N, T] from the first one on. `salt` u64[N]: of the adapter."""
         weights = self.weights(token_ids.shape[1])
         terms = mix(token_ids.astype(np.uint64)) * weights
         sums = np.cumsum(terms, axis=1, dtype=np.uint64)
@@ -84,7 +84,7 @@ class TokenModel:
         return mix(prefix)
 
     def pick(self, context: int, output_index: int, seed: int | None) -> int:
-        """The token that follows; `context` is the sum of the K/V read, modulo 2⁶⁴."""
+        """Next token; `context`: sum of the K/V read, modulo 2⁶⁴."""
         keyed = mix_int(mix_int(context) + output_index + 1)
         seeds = mix_int(self.seed * 31 + (seed or 0))
         return mix_int(keyed ^ seeds) % self.vocab_size
@@ -92,7 +92,7 @@ class TokenModel:
     def allowed(
         self, token_id: int, params: SamplingParams, stop_ids: Sequence[int], output_index: int
     ) -> int | None:
-        """The nearest token at or after `token_id` that the parameters leave, or None if none is left."""
+        """Nearest token at or after `token_id` allowed by the parameters, or None."""
         banned = stop_ids if output_index < params.min_tokens else ()
         if not banned and params.allowed_token_ids is None:
             return token_id
@@ -113,7 +113,7 @@ class TokenModel:
         stop_ids: Sequence[int] = (),
         adapter: Adapter | None = None,
     ) -> int | None:
-        """Next token sampled by a request with these tokens, computed independently."""
+        """Next token of a request with these tokens, computed independently."""
         rows = np.asarray([token_ids], np.int32)
         salt = np.array([text_salt(adapter)], np.uint64)
         kv = self.kv(rows, salt)[0]
@@ -135,7 +135,7 @@ class TokenModel:
         adapter: Adapter | None = None,
         delivered: Sequence[int] = (),
     ) -> Completion:
-        """All tokens that the request produces after the `delivered` ones, independent of other requests."""
+        """Tokens of the request after the `delivered` ones, independent of other requests."""
         context = _Context(self, text_salt(adapter))
         tokens = [*prompt, *delivered]
         context.read(tokens)
@@ -174,7 +174,7 @@ class _Context:
         self._kv: list[list[int]] = [[] for _ in model.windows]
 
     def read(self, token_ids: Sequence[int]) -> None:
-        """These tokens follow."""
+        """Append these tokens."""
         at = len(self._kv[0])
         weights = self._model.weights(at + len(token_ids))[at:].tolist()
         for token, weight in zip(token_ids, weights, strict=True):
@@ -185,7 +185,7 @@ class _Context:
                 kept.append(mix_int(kv + group) if group else kv)
 
     def total(self) -> int:
-        """The sum of the K/V that is read, modulo 2⁶⁴."""
+        """Sum of the K/V read, modulo 2⁶⁴."""
         total = 0
         for kept, window in zip(self._kv, self._model.windows, strict=True):
             total += sum(kept[-window:])
@@ -193,5 +193,5 @@ class _Context:
 
 
 def group_kv(kv: U64, group: int) -> U64:
-    """The K/V of the same tokens in another KV group: different numbers, equally dependent on the prefix."""
+    """K/V of the same tokens in another KV group: different numbers, equally dependent on the prefix."""
     return kv if group == 0 else mix(kv + np.uint64(group))

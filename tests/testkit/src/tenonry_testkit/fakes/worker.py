@@ -63,7 +63,9 @@ class FakeWorker(Worker):
         self._new_rows: list[NewRow | None] = [None] * size
         self._salt = np.zeros(size, np.uint64)
         self._failure = np.zeros(size, np.int32)  # RowFailure code of a row that cannot continue
-        self._rubbish = np.zeros(size, np.bool_)  # rows that run on contents that never came
+        self._rubbish = np.zeros(
+            size, np.bool_
+        )  # rows that run on contents which were never loaded
         self._entered = np.zeros(size, np.int64)
         self._asks: Counter[int] = Counter()  # handle → number of requests for its grammar
         self._known_failures: dict[int, int] = {}  # handle → steps when its failure was reported
@@ -124,7 +126,7 @@ class FakeWorker(Worker):
             self._connector.bind(self.store)
 
     def _build_connector(self, chosen: Any, kv_cache: KVCacheConfig) -> KVConnector:
-        """`chosen` is the plan's entry, or, in tests of one process, a connector that is built already."""
+        """Build the worker half; `chosen`: the plan's entry, or, in tests of one process, an existing connector."""
         if isinstance(chosen, KVConnector):
             return chosen
         if not isinstance(chosen, PluginRecord):
@@ -179,10 +181,10 @@ class FakeWorker(Worker):
         return self._asks[handle] >= self.options.grammar_asks
 
     def _load(self, metadata: Any) -> tuple[list[int], list[int], list[int]]:
-        """Let the connector load blocks; returns handles of transfers (done, failed), and those with spoilt rows.
+        """Load blocks by the connector; returns handles of transfers (done, failed), and those with spoilt rows.
 
-        A row that runs in spite of a failed load computes garbage from now on, as a real one would. Rows wait for loads
-        of asynchronous connectors: one that fails after its row has started anew, in other blocks, spoils nothing.
+        A row that runs despite a failed load computes garbage from now on, like a real one. Rows wait for loads of
+        asynchronous connectors: one that fails after its row has started anew, in other blocks, spoils nothing.
         """
         if self._connector is None:
             return [], [], []
@@ -216,7 +218,7 @@ class FakeWorker(Worker):
         )
 
     def _bad(self, inputs: StepInputs) -> NDArray[np.uint64]:
-        """Per row: 0, or the value that it writes instead of K/V."""
+        """Value written by each row instead of K/V, or 0."""
         is_lost = self._rubbish[inputs.row]
         has_failed = self._failure[inputs.row] > 0
         lost = np.where(is_lost, LOST, np.uint64(0))
@@ -255,7 +257,9 @@ class FakeWorker(Worker):
         self.contaminated.add(handle)
 
     def failure_was_reported(self, handle: int) -> None:
-        """The scheduler was informed that this request failed: other requests must not get its blocks any more."""
+        """Record that the scheduler was informed of this request's failure: other requests must not receive its blocks
+        any more.
+        """
         self._known_failures.setdefault(handle, self.steps)
 
     def _sample(self, inputs: StepInputs, context: NDArray[np.uint64]) -> tuple[I32, I32]:
@@ -287,7 +291,7 @@ class FakeWorker(Worker):
 
     # ------------------------------------------------------------------ checks
     def _check_next_tokens(self, output: SchedulerOutput) -> None:
-        """A token that is sent must be the one that the worker has, if it has one."""
+        """Check that a sent token equals the worker's own, if it has one."""
         entered = {new.row for new in output.new}
         for row, token in zip(output.row.tolist(), output.next_token.tolist(), strict=True):
             if row in entered or self._failure[row] or token < 0:
@@ -336,7 +340,7 @@ class FakeWorker(Worker):
 
     # ------------------------------------------------------------------ calls
     def profile(self, is_start: bool = True) -> bool:
-        """Measures nothing; records the call."""
+        """Record the call without measuring anything."""
         self.profiling = is_start
         return is_start
 

@@ -1,4 +1,4 @@
-"""An engine core out of fakes, and the outcome of its requests. Test process, engine's role."""
+"""An engine core of fakes, and the outcome of its requests. Test process, engine's role."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_core(
     index: int = 0,
     **values: Any,
 ) -> EngineCore:
-    """An engine core in this process. `facts` are the model's, `values` the configuration's."""
+    """Build an engine core in this process. `facts`: of the model, `values`: of the configuration."""
     config = fake_config(**values)
     manager = PluginManager(discover=False)
     manager.register(FakeModelHooks(**(facts or {})))
@@ -67,7 +67,7 @@ def make_core(
 def request(
     handle: int, prompt: Any = (1, 2, 3), *, client: int = 0, **fields: Any
 ) -> EngineCoreRequest:
-    """A request; fields of SamplingParams and of EngineCoreRequest alike."""
+    """Return a request; accepts fields of SamplingParams and of EngineCoreRequest."""
     known = {
         name: fields.pop(name) for name in list(fields) if name in SamplingParams.__struct_fields__
     }

@@ -1,4 +1,4 @@
-"""A supervisor's reports of the exits of its children."""
+"""Reports of a supervisor on the exits of its children."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class Exits:
-    """Remembers each exit: name, process id, exit code."""
+    """Records each exit: name, process id, exit code."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int, int]] = []

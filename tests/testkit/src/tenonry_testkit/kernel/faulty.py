@@ -33,7 +33,9 @@ CALLS: list[str] = []  # "Class.method" of each call in this process, in order
 
 
 def failing_on_request(methods: tuple[str, ...]) -> Callable[[type], type]:
-    """Class decorator: note calls of `methods` in `CALLS`, and raise RuntimeError in those that `self.fail` names."""
+    """Return a class decorator: calls of `methods` are recorded in `CALLS`, and raise RuntimeError if `self.fail` names
+    them.
+    """
 
     def decorate(cls: type) -> type:
         for name in methods:
@@ -56,7 +58,7 @@ def _failing_method(cls: type, name: str, method: Callable[..., Any]) -> Callabl
 class SchedulerOptions(PluginOptions):
     """`fail`: methods that raise, separated by spaces, "constructor" among them. `refuse`: a request id to reject.
 
-    `rows`: schedule this many rows that do not exist. `idle`: never schedule anything.
+    `rows`: number of nonexistent rows to schedule. `idle`: never schedule anything.
     """
 
     fail: str = ""
@@ -151,7 +153,7 @@ class FaultyExecutor(InstantExecutor):
 
 
 class LosingExecutor(InstantExecutor):
-    """Reports a dead rank on the call `lose_rank`, from a thread of its own, as executors with rank processes do."""
+    """Reports a dead rank on the call `lose_rank`, from its own thread, like executors with rank processes."""
 
     def call(
         self, method: str, args: Any = (), timeout: float | None = None, kwargs: Any = None
@@ -181,7 +183,7 @@ class StillWorker(FakeWorker):
 
 @failing_on_request(("load", "initialize_cache", "execute_model", "shutdown"))
 class FaultyWorker(FakeWorker):
-    """Allows every call of the kernel, and some whose answers are hard to encode."""
+    """Permits every call of the kernel, and some with results that are hard to encode."""
 
     Options = WorkerOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(
@@ -310,8 +312,8 @@ class UnlikeWorker(FakeWorker):
 
 
 class CountingWorker(FakeWorker):
-    """Counts the steps in which its model runs; steps that only remove rows are not counted. Takes features and
-    media, and does not look at them.
+    """Counts the steps in which its model runs, without those that only remove rows. Accepts features and media, and
+    ignores them.
     """
 
     capabilities = FakeWorker.capabilities | {"features", "media"}

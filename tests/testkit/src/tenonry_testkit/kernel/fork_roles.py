@@ -1,4 +1,4 @@
-"""Imports of a process before it is forked, in tests, and their evidence. Child processes."""
+"""Imports of a process before it is forked, in tests, and their effects. Child processes."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def imports_numpy(argument: str) -> None:
 
 
 def fails(argument: str) -> None:
-    """Fails as with a missing module."""
+    """Raises as for a missing module."""
     raise ImportError(argument)
 
 
 def starts_a_thread(argument: str) -> None:
-    """As some libraries do."""
+    """Starts a thread, like some libraries."""
     imports(argument)
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 
 
 def opens_a_file(argument: str) -> None:
-    """As some libraries do."""
+    """Opens a file, like some libraries."""
     imports(argument)
     os.open(os.devnull, os.O_RDONLY)
 
 
 def forbids_forks(argument: str) -> None:
-    """The first fork fails, or the second, which is that of a fork: as if a user has too many processes."""
+    """Fails the first fork, or the second one, of a fork: as if a user has too many processes."""
     imports("")
     real = os.fork
     left = int(argument)
@@ -61,7 +61,7 @@ def forbids_forks(argument: str) -> None:
 
 
 def say(payload: Mapping[str, str]) -> int:
-    """Write whether this process was forked, and its location; then wait for a signal."""
+    """Write whether this process is a fork, and its location; then wait for a signal."""
     sys.stderr.write("said\n")
     facts = {
         "pid": os.getpid(),

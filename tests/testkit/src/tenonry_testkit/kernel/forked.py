@@ -24,7 +24,9 @@ from tenonry.launch import child, spawn
 
 
 class ForkedChild(spawn.FreshProcess):
-    """A Popen whose child runs `tenonry.launch.child` without a new interpreter: same pipes, signals and waiting."""
+    """A Popen whose child runs `tenonry.launch.child` without a new interpreter, with the same pipes, signals and
+    waiting.
+    """
 
     def _execute_child(
         self,
@@ -55,7 +57,7 @@ def tenonry(words: list[str]) -> int:
 
 
 class ForkedCommand(subprocess.Popen[Any]):
-    """A Popen of `python -m tenonry WORDS` that is a fork, and so are the engines and servers that it starts.
+    """A Popen of `python -m tenonry WORDS` as a fork, like the engines and servers that it starts.
 
     A subclass for another program sets the beginning of its commands, and the function that a fork runs with the
     remaining words.
@@ -98,8 +100,8 @@ class ForkedCommand(subprocess.Popen[Any]):
 
 
 def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
-    """The pid of a fork that holds the standard files and those in `kept`, and ends with the status `run()`."""
-    # Until the fork has forgotten its parent's handlers, which would act for the parent.
+    """Fork; returns the pid. The fork holds the standard files and those in `kept`, ends with the status `run()`."""
+    # Until the fork has reset its parent's handlers, which would act for the parent.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads: none of ours holds a lock
@@ -112,11 +114,11 @@ def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
         signal.set_wakeup_fd(-1)
         forget_handlers()
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
-        gc.freeze()  # to look at what the test process holds would copy it
-        gc.unfreeze = _nothing  # so would to look for garbage among it
+        gc.freeze()  # a collection would copy the memory of the test process
+        gc.unfreeze = _nothing  # so would a later collection
         close_all_but(kept)
         open_standard_files()
-        logging.root.handlers.clear()  # files of theirs are closed, and the numbers go to others
+        logging.root.handlers.clear()  # their files are closed, and the numbers are reused
         renew_thread_pool()
         status = run()
     except SystemExit as error:
@@ -157,7 +159,7 @@ def open_standard_files() -> None:
 
 
 def close_all_but(kept: Iterable[int]) -> None:
-    """Close the files above the standard ones: a pipe that a fork holds open too would not end with its owner.
+    """Close the files above the standard ones: a pipe held open by a fork would not end with its owner.
 
     Their numbers stay in use: objects of the test process that live on in the fork close them one day.
     """
@@ -169,7 +171,7 @@ def close_all_but(kept: Iterable[int]) -> None:
 
 
 def run_child(stdin: int, environment: Mapping[str, str]) -> int:
-    """Run as a fresh interpreter would."""
+    """Run like a fresh interpreter."""
     os.dup2(stdin, 0)
     os.close(stdin)
     begin(environment)
@@ -183,7 +185,7 @@ def run_command(
     folder: Any,
     environment: Mapping[str, str],
 ) -> int:
-    """Run as a fresh interpreter would in `folder`, in a session of its own; `files` are the standard ones."""
+    """Run like a fresh interpreter in `folder`, in its own session; `files`: the standard ones."""
     os.setsid()
     for standard, given in enumerate(files):
         os.dup2(given, standard)
@@ -194,7 +196,7 @@ def run_command(
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `-m` does it
     begin(environment)
     sys.argv = ["tenonry", *words]
-    # As in an interpreter that no test has begun to watch.
+    # As in an interpreter without any test.
     warnings.resetwarnings()
     for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
         warnings.simplefilter("ignore", category)
@@ -203,7 +205,7 @@ def run_command(
 
 
 def begin(environment: Mapping[str, str]) -> None:
-    """See nothing but `environment`."""
+    """Use only `environment`."""
     getproctitle()  # locates the title next to the environment, before that is replaced
     os.environ.clear()
     os.environ.update(environment)
@@ -211,7 +213,7 @@ def begin(environment: Mapping[str, str]) -> None:
 
 
 def fork_children(monkeypatch: Any) -> None:
-    """From now on, `tenonry.launch` forks the children of this process."""
+    """Fork the children of `tenonry.launch` in this process from now on."""
     monkeypatch.setattr(spawn, "FreshProcess", ForkedChild)
 
 

@@ -1,4 +1,4 @@
-"""The front end's side of a handshake over real sockets, and engines that send messages defined by a test."""
+"""The front end's side of a handshake over real sockets, with engines that send scripted messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def hello(**fields: Any) -> HelloMessage:
 
 
 class Launcher:
-    """Provides the exits of children, and nothing else."""
+    """Provides exits of children only."""
 
     def __init__(self, **ended: int) -> None:
         self.ended = {name.replace("_", " "): code for name, code in ended.items()}
@@ -50,7 +50,7 @@ class Launcher:
 
 
 class FrontEnd:
-    """The front end's side, and engines that send messages defined by a test."""
+    """The front end's side, with engines that send scripted messages."""
 
     def __init__(self, run: RunDirectory, *engines: CoreEngine) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -30,14 +30,14 @@ class ImportingWorker(FakeWorker):
 
 
 class DistantExecutor(InstantExecutor):
-    """As one whose ranks are in other processes, which may be on other nodes."""
+    """Executor like one with ranks in other processes, possibly on other nodes."""
 
     is_local = False
     runs_elsewhere = True
 
 
 class DistantLauncher(ProcessLauncher):
-    """As one that starts engines on other nodes."""
+    """Launcher like one that starts engines on other nodes."""
 
     is_local = False
 

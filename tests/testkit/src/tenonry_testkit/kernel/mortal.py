@@ -12,13 +12,13 @@ from tenonry_testkit.fakes.worker import FakeWorkerOptions
 
 
 class MortalOptions(FakeWorkerOptions):
-    """`fuse`: a file with a number of steps; in the step after those the process kills itself, and removes it."""
+    """`fuse`: a file with a number of steps; in the following step the process removes it and kills itself."""
 
     fuse: str = ""
 
 
 class MortalWorker(FakeWorker):
-    """Dies in the step named by a file, as by `kill -9`."""
+    """Dies in the step given by a file, as by `kill -9`."""
 
     Options = MortalOptions
 
@@ -39,7 +39,7 @@ def burn_fuse(fuse: Path) -> None:
 
 
 def set_fuse(fuse: Path, steps: int) -> None:
-    """Write the file so that no reader finds a part of it."""
+    """Write the file atomically."""
     new = fuse.with_suffix(".new")
     new.write_text(str(steps), "utf-8")
     new.replace(fuse)

@@ -1,4 +1,4 @@
-"""A front end without an engine: the test supplies the frames that an engine would send. Test process."""
+"""A front end without an engine: the test supplies the frames of the engine. Test process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BYTE_IO = ByteIOProcessor(IO_CONTEXT)
 
 
 class EnginelessFrontEnd:
-    """Input and output processor with these `settings`. Handles count up from 1. `ended`: ids of requests that have."""
+    """Input and output processor with these `settings`. Handles count up from 1. `ended`: ids of ended requests."""
 
     def __init__(
         self, io: ByteIOProcessor | None = BYTE_IO, *, log_stats: bool = False, **settings: Any
@@ -49,13 +49,13 @@ class EnginelessFrontEnd:
     def receive(
         self, tokens: Tokens | None = None, ended: Iterable[FinishedOutput] = (), **more: Any
     ) -> list[int]:
-        """One frame: handle → tokens. Returns the handles to abort."""
+        """Process one frame: handle → tokens. Returns the handles to abort."""
         self.outputs.absorb(frame(tokens or {}, ended, **more))
         return self.outputs.flush()
 
 
 def frame(tokens: Tokens, ended: Iterable[FinishedOutput] = (), **more: Any) -> EngineCoreOutputs:
-    """Message of an engine after a step; a text represents its bytes."""
+    """Return the message of an engine after a step; a text represents its bytes."""
     ids: list[int] = []
     ends = [0]
     for part in tokens.values():
@@ -79,7 +79,7 @@ def end(handle: int, reason: FinishReason = FinishReason.LENGTH, **fields: Any) 
 
 
 def take(stream: Stream) -> RequestOutput:
-    """The next output, which must be there."""
+    """Return the next output, which must exist."""
     output = stream.take()
     assert output is not None
     return output

@@ -1,4 +1,4 @@
-"""A front end played by hand: starts a real engine process, shakes hands, sends frames as they should not be."""
+"""A scripted front end: starts a real engine process, performs the handshake, sends invalid frames."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tenonry_testkit.kernel.engine import Inbox, fake_config
 EPOCH = 5
 IDENTITY = engine_identity(3)
 PORT = port_identity(3, EPOCH)
-PATIENCE_S = 20.0  # for hangs: an engine on a busy machine sends a message before
+PATIENCE_S = 20.0  # for hangs: an engine on a busy machine responds earlier
 
 
 class Peer:
-    """`clients` front ends in one. The engine has index 3; `start` goes as far as READY."""
+    """`clients` front ends in one. The engine has index 3; `start` proceeds to READY."""
 
     def __init__(
         self, *, clients: int = 1, facts: dict[str, Any] | None = None, **values: Any
@@ -86,7 +86,7 @@ class Peer:
         return self._messages.decode(body)
 
     def answer(self, body: bytes | None = None) -> None:
-        """INIT, or something else."""
+        """Send INIT, or another body."""
         metadata = HandshakeMetadata(addresses=self.addresses, epoch=EPOCH)
         self.handshake.send_multipart(
             [IDENTITY, msgspec.msgpack.encode(metadata) if body is None else body]
@@ -105,7 +105,7 @@ class Peer:
 
     # ------------------------------------------------------------------ frames
     def send(self, *frames: Any, client: int = 0) -> None:
-        """Frames as they are."""
+        """Send frames unchanged."""
         self.inputs[client].send_multipart([PORT, *frames])
 
     def add(
@@ -116,7 +116,7 @@ class Peer:
         epoch: int = EPOCH,
         handle: int | None = None,
     ) -> None:
-        """Send a request; `handle`: the one of the header, if it is another."""
+        """Send a request; `handle`: of the header, if different."""
         header = ADD_HEADER.pack(handle or source.handle, epoch, 0)
         self.send(RequestType.ADD.value, header, *self._encoder.encode(source), client=client)
 
@@ -131,7 +131,7 @@ class Peer:
         self.send(RequestType.ABORT.value, msgspec.msgpack.encode(handles))
 
     def call(self, method: str, *args: Any, client: int = 0, **kwargs: Any) -> Any:
-        """A utility call and its answer; raises RuntimeError with the failure text."""
+        """Make a utility call and return its result; raises RuntimeError with the failure text."""
         self._calls += 1
         self.send(
             RequestType.UTILITY.value,

@@ -1,4 +1,4 @@
-"""Sources of throw-away plugins, as authors would write them. Test process; each is written to a file and imported."""
+"""Sources of temporary plugins, like those of authors. Test process; each is written to a file and imported."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ IGNORE_AND_SLEEP = "import signal, time; signal.signal(signal.SIGUSR1, signal.SI
 
 
 def send_heartbeats(payload: Mapping[str, str]) -> int:
-    """Send the heartbeats of `states` ("+" alive, "-" paused, "*" begun); then end if "." follows, else do nothing."""
+    """Send the heartbeats of `states` ("+" alive, "-" paused, "*" begun); then end if "." follows, else idle."""
     heartbeat = Heartbeat(int(payload["heartbeat"]))
     for state in payload["states"]:
         if state == "+":
@@ -37,7 +37,7 @@ def send_heartbeats(payload: Mapping[str, str]) -> int:
 
 
 def wait_for_descendant(payload: Mapping[str, str]) -> int:
-    """Send a heartbeat, pause heartbeats for work of any duration, and wait for a child."""
+    """Send a heartbeat, pause heartbeats, and wait for a child."""
     heartbeat = Heartbeat(int(payload["heartbeat"]))
     heartbeat.send()
     heartbeat.pause()
@@ -59,7 +59,7 @@ def kill_itself(payload: Mapping[str, str]) -> int:
 
 
 def stubborn(payload: Mapping[str, str]) -> int:
-    """Ignore STOP_SIGNAL, and have a child that ignores it, too."""
+    """Ignore STOP_SIGNAL, together with a child."""
     signal.signal(STOP_SIGNAL, signal.SIG_IGN)
     with subprocess.Popen(
         [sys.executable, "-c", IGNORE_AND_SLEEP], stdout=subprocess.PIPE
@@ -72,7 +72,7 @@ def stubborn(payload: Mapping[str, str]) -> int:
 
 
 def polite(payload: Mapping[str, str]) -> int:
-    """End on STOP_SIGNAL with status 0, leaving behind a child that does not."""
+    """End on STOP_SIGNAL with status 0, leaving a child that does not."""
     signal.signal(STOP_SIGNAL, lambda *_: sys.exit(0))
     with subprocess.Popen(
         [sys.executable, "-c", IGNORE_AND_SLEEP], stdout=subprocess.PIPE
@@ -87,7 +87,7 @@ def polite(payload: Mapping[str, str]) -> int:
 
 
 def report(payload: Mapping[str, str]) -> int:
-    """Write the facts that a child finds: its payload, environment, signals, descriptors."""
+    """Write the facts visible to a child: its payload, environment, signals, descriptors."""
     facts = {
         "payload": dict(payload),
         "title": " ".join(psutil.Process().cmdline()),

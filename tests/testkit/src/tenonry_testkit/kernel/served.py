@@ -37,14 +37,14 @@ class Served:
         return self.engine.engine_pids["engine 0"]
 
     async def begin(self, request_id: str = "r", **fields: Any) -> Any:
-        """A long stream that has delivered its first output."""
+        """Start a long stream and wait for its first output."""
         sampling = served.params(max_tokens=400, **fields)
         stream = self.engine.generate([1, 2, 3], sampling, request_id)
         await anext(stream)
         return stream
 
     async def counts_are(self, running: int, waiting: int) -> None:
-        """Wait, for a few steps, until the engine has as many requests."""
+        """Wait, for a few steps, until the engine has these numbers of requests."""
         expected = [[running, waiting]]
         for _ in range(COUNT_TRIES):
             counts = await self.engine.engine_calls.call("request_counts")
@@ -60,7 +60,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving() -> Iterator[Callable[..., Served]]:
-    """Start engines of a test's own; all end with it. The model `fake` has to be installed."""
+    """Yield a function that starts engines; all end with the test. The model `fake` has to be installed."""
     made: list[Served] = []
 
     def start(**values: Any) -> Served:

@@ -1,4 +1,4 @@
-"""Throw-away distributions: real metadata in a folder on sys.path, as pip would have written it. Test process."""
+"""Temporary distributions: real metadata in a folder on sys.path, like pip's. Test process."""
 
 from __future__ import annotations
 
