@@ -1,4 +1,4 @@
-"""The policies that come with the batching scheduler: `fcfs` and `priority`. Engine process."""
+"""Built-in policies of the batching scheduler: `fcfs` and `priority`. Engine process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class FcfsPolicy(SchedulingPolicy):
 
 
 class PriorityPolicy(SchedulingPolicy):
-    """Lower `priority` first, then by time of arrival; of the worst priority, the youngest is preempted."""
+    """Lower `priority` first, then earlier arrival; the youngest request of the worst priority is preempted."""
 
     starvation_free = False
 

@@ -41,8 +41,8 @@ class AdmissionState(NamedTuple):
 class SchedulingPolicy:
     """Optional base class: any object with one of the three methods is a policy. Defaults to first come, first served.
 
-    `starvation_free`: a request waits at most for those ahead of it when it arrived, plus `max_num_seqs`; an order with
-    unbounded overtaking by later requests must set False. `options` is the user's options, validated by `Options`.
+    `starvation_free`: a request waits at most for its predecessors at arrival, plus `max_num_seqs`; an order with
+    unbounded overtaking must set False. `options` is the user's options, validated by `Options`.
     """
 
     starvation_free: ClassVar[bool] = True
@@ -54,7 +54,7 @@ class SchedulingPolicy:
     def order(self, request: Request) -> Any:
         """Sort key of the request in the queue: smallest first, ties by arrival. Called once, when it enters the queue.
 
-        For ageing, use arrival time minus a weight as the key: then no request starves.
+        For ageing, use arrival time minus a weight as the key: no request starves then.
         """
         return request.arrival
 
@@ -63,7 +63,7 @@ class SchedulingPolicy:
         return True
 
     def victim(self, running: list[Request]) -> Request:
-        """The request to preempt when blocks run out. `running`: two or more requests, in the order they started."""
+        """Return the request to preempt when blocks run out. `running`: at least two requests, in start order."""
         return running[-1]
 
 
@@ -77,7 +77,7 @@ class Policy(NamedTuple):
 
 
 def check_policy(target: Any, record: PluginRecord) -> BaseModel:
-    """The validated options of a policy, which is not built yet. Raises PluginError that names it."""
+    """Return the validated options of a policy, before its construction. Raises PluginError that names it."""
     if not any(callable(getattr(target, question, None)) for question in QUESTIONS):
         raise PluginError(f"{record.label()} has none of the methods {', '.join(QUESTIONS)}")
     if isinstance(target, type) and issubclass(target, SchedulingPolicy):
@@ -87,7 +87,7 @@ def check_policy(target: Any, record: PluginRecord) -> BaseModel:
 
 
 def bind_policy(target: Any, record: PluginRecord) -> Policy:
-    """Make `target` (a class, an instance or a module) a policy. Raises PluginError that names it."""
+    """Convert `target` (a class, an instance or a module) to a policy. Raises PluginError that names it."""
     options = check_policy(target, record)
     policy = target
     if isinstance(target, type):

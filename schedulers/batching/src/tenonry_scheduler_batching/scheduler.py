@@ -1,8 +1,8 @@
 """Continuous batching: every step runs the running requests, then starts waiting ones that fit. Engine process.
 
-Running requests come first, decodes before prefills; prompts are split over steps as the token budget demands; when
-blocks run out a victim loses its row and is computed again later. The order of the queue, admission and the choice of
-victims are the policy's, a plugin of its own.
+Running requests come first, decodes before prefills; prompts are split over steps by the token budget; when blocks run
+out a victim loses its row and is recomputed later. The policy, a separate plugin, determines queue order, admission and
+victims.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tenonry_scheduler_batching.policy import AdmissionState, bind_policy, check
 from tenonry_scheduler_batching.settings import SCHEDULING_POLICIES, BatchingSettings
 from tenonry_scheduling import BaseScheduler, StepBuilder
 
-LONG_STEPS = 4  # a prompt that needs so many whole steps more, and so many times the tokens of another, shares with it
-MAX_SHARING = 8  # waiting prompts that count
-MAX_PASSED = 64  # waiting requests that cannot start yet which a step looks past
+LONG_STEPS = 4  # minimum excess over another prompt, in whole steps and as a factor, for a prompt to share with it
+MAX_SHARING = 8  # maximum number of waiting prompts considered
+MAX_PASSED = 64  # maximum number of blocked waiting requests passed in a step
 
 
 class BatchingOptions(PluginOptions):
@@ -73,7 +73,7 @@ class BatchingScheduler(BaseScheduler):
 
     @classmethod
     def check(cls, config: EngineConfig, options: BaseModel) -> None:
-        """The policy exists, and its options are right."""
+        """Check that the policy exists and its options are valid."""
         policy = config.section(BatchingSettings).scheduling_policy
         check_policy(*resolve_point(SCHEDULING_POLICIES, policy))
 
@@ -120,7 +120,9 @@ class BatchingScheduler(BaseScheduler):
             self._admit(step, max_prefill)
 
     def _share_of_long(self, step: StepBuilder) -> int | None:
-        """Most tokens of each prompt while a much shorter one computes or waits, so that this step has room for it."""
+        """Maximum tokens of each prompt while a much shorter one computes or waits, which leaves room for it in this
+        step.
+        """
         uncomputed = step.num_uncomputed(step.ready)
         longest = int(uncomputed.max(initial=0))
         self._has_long = longest >= self._long

@@ -1,4 +1,6 @@
-"""Settings of the scheduler `batching`, and the point of its policies. Light: imported by the front end as well."""
+"""Settings of the scheduler `batching`, and the extension point of its policies. Light: imported by the front end as
+well.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from tenonry.config import PluginChoice, setting
 from tenonry.interfaces.plugin import PluginSettings
 from tenonry.point import Point
 
-# Any object with one of the methods of `SchedulingPolicy` will do, so there is no base class to check.
+# Any object with a method of `SchedulingPolicy` is valid, so there is no base class to check.
 SCHEDULING_POLICIES = Point(
     "tenonry.scheduling_policies",
     provider={"fcfs": "tenonry-scheduler-batching", "priority": "tenonry-scheduler-batching"},

@@ -1,6 +1,6 @@
 """The scheduling policy `deadline`: the earliest deadline first (EDF). Engine process.
 
-On one machine, with all requests there from the start, no order has a smaller largest lateness (Jackson 1955).
+On one machine with all requests present at the start, this order minimises the maximum lateness (Jackson 1955).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Deadline:
     """Orders requests by deadline; the latest one is preempted when blocks run out."""
 
     Options = DeadlineOptions
-    starvation_free = False  # requests with an earlier deadline pass
+    starvation_free = False  # requests with an earlier deadline overtake
 
     def __init__(self, options: DeadlineOptions) -> None:
         self._options = options
@@ -36,12 +36,12 @@ class Deadline:
         return request.arrival_time + _seconds(request, self._options)
 
     def victim(self, running: list[Request]) -> Request:
-        # Of equal deadlines the youngest, which the queue puts last: else two requests preempt each other for ever.
+        # Of equal deadlines the youngest, last in the queue: otherwise two requests would preempt each other forever.
         return max(running, key=lambda request: (self.order(request), request.arrival))
 
 
 def _seconds(request: Request, options: DeadlineOptions) -> float:
-    """Raises RequestError for a tag that is no positive number of seconds."""
+    """Read the seconds of a request's tag. Raises RequestError for a value that is no positive number."""
     value = request.tags.get(options.tag, options.default)
     try:
         seconds = float(value)

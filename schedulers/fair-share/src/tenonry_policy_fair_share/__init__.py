@@ -1,9 +1,9 @@
-"""The scheduling policy `fair-share`: clients that wait get equal shares of tokens. Engine process.
+"""The scheduling policy `fair-share`: waiting clients receive equal shares of tokens. Engine process.
 
 Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). A request's start tag is the later of virtual time and
 the finish tag of its client's last request; its finish tag is its start tag plus its cost. Virtual time is the start
-tag of the request that started last. While two clients wait all the time, the costs admitted for them differ by at
-most one request of each.
+tag of the request that started last. For two permanently waiting clients, the admitted costs differ by at most one
+request of each.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class FairShareOptions(PluginOptions):
 
 
 class FairShare:
-    """Orders requests by start tag; the cost of one is the tokens, of prompt and output, that it may take."""
+    """Orders requests by start tag; the cost is the maximum number of prompt and output tokens."""
 
     Options = FairShareOptions
-    starvation_free = False  # requests of clients that had less pass
+    starvation_free = False  # requests of clients with less service overtake
 
     def __init__(self, options: FairShareOptions) -> None:
         self._tag = options.tag

@@ -1,9 +1,9 @@
 """Chained block hashes: a digest identifies a block's tokens and everything before them. Engine process.
 
-digest(0) = H(seed, tokens of block 0), digest(i) = H(digest(i−1), tokens of block i), with H = SHA-256 and the seed
-made of everything but tokens that K/V depend on, and of the tenant that may share it. A block in which images begin has
-H(that digest, their own digests) instead, so that digests cover exactly the images of which a block holds or follows a
-token. Two requests have equal digests only if they may use each other's blocks.
+digest(0) = H(seed, tokens of block 0), digest(i) = H(digest(i−1), tokens of block i), with H = SHA-256 and a seed of
+all other inputs of K/V, and of the tenant. A block in which images begin has H(that digest, image digests) instead, so
+that digests cover exactly the images that begin in or before the block. Two requests have equal digests only if they
+may use each other's blocks.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tenonry.request import Request
 
 TOKEN_BYTES = np.dtype(np.int32).itemsize
 ROOT_BYTES = 32
-CONNECTOR_SEED = "tenonry KV blocks 1"  # another number whenever digests of the same tokens change
+CONNECTOR_SEED = "tenonry KV blocks 1"  # increment whenever digests of the same tokens change
 Chain = list[bytes]  # the seed, then one digest per block
 
 
 class ImageChain(list[bytes]):
-    """A chain of a prompt with images: `images` are the digests of those that begin in a block, by its number."""
+    """A chain of a prompt with images. `images`: digests of the images that begin in a block, by its number."""
 
     def __init__(self, seed: bytes, images: dict[int, bytes]) -> None:
         super().__init__((seed,))
@@ -38,7 +38,7 @@ class ImageChain(list[bytes]):
 
 
 class BlockHasher:
-    """Makes seeds and digests. Without a `seed` it draws one, so that digests are of no use outside the process."""
+    """Makes seeds and digests. Without a `seed` it draws one; digests are then private to the process."""
 
     def __init__(
         self, block_size: int, seed: str | None = None, lengths: LengthClasses | None = None
@@ -53,8 +53,8 @@ class BlockHasher:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic")
 
     def seed(self, request: Request) -> bytes:
-        """The digest before the first block: cache salt (a tenant's own), content of the adapter, features, and the
-        length of the prompt where K depends on it.
+        """Return the digest before the first block: cache salt (tenant), content of the adapter, features, and the
+        length class of the prompt where K depends on it.
         """
         source = request.source
         salt = source.cache_salt
@@ -69,7 +69,7 @@ class BlockHasher:
         return sha256(self._root + parts).digest()
 
     def _length_class(self, request: Request) -> int:
-        """0 for prompts of at most the original length; see `LengthClasses`."""
+        """Return 0 for prompts of at most the original length; see `LengthClasses`."""
         rule = self._lengths
         if rule is None:
             return 0
@@ -79,7 +79,7 @@ class BlockHasher:
         return length if rule.grows else 1
 
     def chain(self, request: Request) -> Chain:
-        """A chain that begins with the request's seed."""
+        """Return a chain that begins with the request's seed."""
         media = request.source.media
         seed = self.seed(request)
         if media is None:
@@ -93,7 +93,7 @@ class BlockHasher:
         return ImageChain(seed, images)
 
     def extend_each(self, chains: list[Chain], data: bytes) -> list[bytes]:
-        """Extend each chain by one block, whose tokens follow each other in `data`; returns the new digests."""
+        """Extend each chain by one block, with the tokens of all blocks in `data`; returns the new digests."""
         size = self.block_bytes
         start = 0
         digests = []
@@ -115,5 +115,5 @@ class BlockHasher:
 
 
 def _plain(array: np.ndarray) -> Any:
-    """Content of a feature for its digest; `check_request` accepts numeric arrays only."""
+    """Return the content of a feature for its digest; `check_request` accepts numeric arrays only."""
     return (array.dtype.str, array.shape, array.tobytes())

@@ -34,11 +34,10 @@ SNAPSHOT_INTERVAL = 512  # tokens
 class KVCacheManager(BlockManager):
     """Block tables of all rows, prefix cache, and KV transfers.
 
-    `seed` makes digests the same in every process that uses it; by default each process draws its own. A KV load that
-    has not ended after `transfer_timeout` seconds counts as failed; see `tenonry_kvcache.transfers`. A snapshot of
-    recurrent states is taken every `snapshot_interval` tokens, rounded up to whole blocks; see
-    `tenonry_kvcache.snapshots`. Raises ConfigError for a KV connector combined with groups whose contents are not in
-    blocks.
+    `seed` makes digests equal across processes; by default each process draws its own. A KV load that has not ended
+    after `transfer_timeout` seconds counts as failed; see `tenonry_kvcache.transfers`. A snapshot of recurrent states
+    is taken every `snapshot_interval` tokens, rounded up to whole blocks; see `tenonry_kvcache.snapshots`. Raises
+    ConfigError for a KV connector combined with groups whose contents are not in blocks.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class KVCacheManager(BlockManager):
             check_movable(kinds)
             context.kv_connector.name_blocks(self.prefix.names)
         rule = length_classes(kv_cache.groups)
-        # Whether a request that comes back may have other digests than before.
+        # A returning request may have other digests than before.
         self._is_renamed = rule is not None and rule.restarts
         self._caching = config.enable_prefix_caching
         self._snapshots: StateSnapshots | None = None
@@ -123,7 +122,7 @@ class KVCacheManager(BlockManager):
         if loaded:
             self._transfers.promise(request, row, cached, loaded, wait=wait)
         num_computed = cached + loaded
-        if request.num_cached_tokens < 0:  # its first start, unless that is undone
+        if request.num_cached_tokens < 0:  # its first start, unless undone
             queries = request.num_tokens if self._caching else 0
             beyond = request.num_tokens - cached if self._transfers.is_used and max_hits else 0
             self._lookups.add(row, Lookup(queries, cached, beyond, loaded))
@@ -132,7 +131,7 @@ class KVCacheManager(BlockManager):
         return Match(num_computed, is_ready)
 
     def _choose(self, request: Request, row: int, hits: Hits) -> int | None:
-        """Number of cached blocks the row starts with. None: a longer snapshot is taken in this very step."""
+        """Number of cached blocks at the start of the row. None: this step takes a longer snapshot."""
         chain = hits.chain
         count = next(iter(hits.lengths), 0)
         snapshots = self._snapshots
@@ -146,16 +145,16 @@ class KVCacheManager(BlockManager):
         return count
 
     def _max_hits(self, request: Request) -> int:
-        """Blocks of the request that may come from elsewhere: never the one with its last token."""
+        """Maximum number of cached blocks of the request: never the one with its last token."""
         if request.source.sampling_params.prompt_logprobs is not None:
-            return 0  # every position has to be computed to have its log-probability
+            return 0  # every position has to be computed for its log-probability
         return (request.num_tokens - 1) // self._size
 
     def _take_for_load(self, row: int, cached: int, extra: int) -> int:
-        """Blocks for whole blocks of `extra` tokens to load; returns the tokens, 0 if there are no blocks for them."""
+        """Allocate blocks for whole blocks of `extra` tokens to load; returns the tokens, 0 without enough blocks."""
         loaded = extra - extra % self._size
         if loaded and not self._tables.reserve(row, cached + loaded, cached + loaded):
-            return 0  # then there are none to compute either: the caller will find out
+            return 0  # none are left to compute either, as the caller will detect
         return loaded
 
     # ------------------------------------------------------------------ growing
@@ -204,7 +203,7 @@ class KVCacheManager(BlockManager):
         )
 
     def reset(self) -> bool:
-        """Drop cached blocks, also those of rows in use: they may come from weights that have been replaced.
+        """Drop cached blocks, also those of rows in use: the weights may have been replaced.
 
         No KV connector receives these blocks either.
         """
@@ -220,7 +219,7 @@ class KVCacheManager(BlockManager):
     ) -> dict[str, Any] | None:
         blocks = self._tables.blocks(row).astype(np.intp)
         if drop:
-            # Those that it found in the cache, too: one of them may be the cause.
+            # Including blocks found in the cache: one of them may be the cause.
             self.pool.forget(blocks)
             self._transfers.spoil(self._rows_with_hits_in(blocks))
             if self._caching:
@@ -255,7 +254,7 @@ class KVCacheManager(BlockManager):
     def _may_lack_load(self, request: Request, row: int, blocks: BlockIds) -> bool:
         """Return True if an aborted request relied on a load that may still fail.
 
-        One that ended by itself did so with the result of the step that relied on it.
+        A finished request already has the result of the step that relied on it.
         """
         if request.finish_reason is not FinishReason.ABORT:
             return False
@@ -296,7 +295,7 @@ class KVCacheManager(BlockManager):
             _add_distinct(result.lost, self._disown(handle))
 
     def _disown(self, handle: int) -> list[int]:
-        """Uncache blocks of a load that may have failed; returns the rows that may have read them."""
+        """Uncache blocks of a load that may have failed; returns rows that may have read them."""
         load = self._transfers.disown(handle)
         if load is None:
             return []
@@ -305,7 +304,7 @@ class KVCacheManager(BlockManager):
         lost = self._rows_with_hits_in(blocks)
         for waiting, pending in self._transfers.loading.items():
             if pending.row in lost:
-                # A second load could not be distinguished from the one under way.
+                # A second load could not be distinguished from the current one.
                 self._transfers.fail(waiting)
         if loader == LEFT:
             return lost
@@ -354,7 +353,7 @@ class KVCacheManager(BlockManager):
         return self._lookups.take_external()
 
     def numbers(self) -> dict[str, float]:
-        """The KV connector's; and `state_snapshots`: those that can be found, if the model keeps states."""
+        """Numbers of the KV connector; for models with states also `state_snapshots`, the cached snapshots."""
         numbers = self._transfers.numbers()
         if self._snapshots is not None:
             numbers["state_snapshots"] = float(self._snapshots.num_cached)
@@ -362,19 +361,19 @@ class KVCacheManager(BlockManager):
 
 
 def _seed_for(context: SchedulerContext) -> str | None:
-    """None: digests are of no use outside the process; those that a KV connector stores must be."""
+    """Return the seed; None for digests private to the process, without a KV connector that stores them."""
     return None if context.kv_connector is None else CONNECTOR_SEED
 
 
 def _add_distinct(rows: list[int], more: Iterable[int]) -> None:
-    """Append the rows that are not in the list yet."""
+    """Append rows that are not in the list yet."""
     for row in more:
         if row not in rows:
             rows.append(row)
 
 
 def _tables_for(context: SchedulerContext, pool: BlockPool) -> BlockTables | WindowTables:
-    """Tables of several groups with blocks, or of one with a window; the simpler ones for a single other one."""
+    """Return tables for several groups with blocks, or for one with a window; otherwise the simpler ones."""
     config = context.config
     kv_cache = context.kv_cache
     size = kv_cache.block_size

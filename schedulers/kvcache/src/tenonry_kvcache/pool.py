@@ -1,7 +1,7 @@
-"""The pool of KV blocks: which are in use, which are free, and which free ones can still be found. Engine process.
+"""The pool of KV blocks: used, free, and free but cached blocks. Engine process.
 
-A block is *spare* (free, contents worthless), *evictable* (free, but its contents can be found by digest) or in use by
-one row or more. Spare blocks are handed out first, then the evictable one that was freed longest ago.
+A block is *spare* (free, contents worthless), *evictable* (free, but its contents can be found by digest) or used by
+one or more rows. Spare blocks are allocated first, then the evictable one that was freed first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BlockIds = NDArray[np.intp]
 
 
 class EvictionQueue:
-    """Evictable blocks, longest free first.
+    """Evictable blocks, in order of their release.
 
     A block removed from the middle stays in the array and is skipped later, because its `place` no longer points there;
     so every operation is a few numpy calls for any number of blocks.
@@ -23,7 +23,7 @@ class EvictionQueue:
 
     def __init__(self, num_blocks: int) -> None:
         self._queue = np.zeros(2 * num_blocks + 1, np.int32)
-        self._place = np.full(num_blocks, -1, np.int32)  # index in `_queue`, −1: not in it
+        self._place = np.full(num_blocks, -1, np.int32)  # index in `_queue`, −1: absent
         self._head = 0
         self._tail = 0
         self._size = 0
@@ -44,12 +44,12 @@ class EvictionQueue:
         self._size += count
 
     def remove(self, blocks: BlockIds) -> None:
-        """Take out blocks that are in the queue, at any position."""
+        """Remove blocks from any position in the queue."""
         self._place[blocks] = -1
         self._size -= len(blocks)
 
     def pop(self, count: int) -> BlockIds:
-        """Take the first `count` ≤ len(self) blocks."""
+        """Remove and return the first `count` ≤ len(self) blocks."""
         head = self._head
         ahead = count
         while True:
@@ -60,7 +60,7 @@ class EvictionQueue:
             members = is_member.nonzero()[0]
             if len(members) >= count:
                 break
-            ahead *= 2  # removed blocks are among them: look further
+            ahead *= 2  # removed blocks are among them: search further
         members = members[:count]
         blocks = blocks[members]
         if count:
@@ -103,16 +103,16 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that are not in use: spare and evictable ones."""
+        """Number of unused blocks, spare and evictable."""
         return self.num_spare + len(self._evictable)
 
     @property
     def num_cached(self) -> int:
-        """Blocks that can be found by digest, in use or not."""
+        """Number of blocks that can be found by digest, used or not."""
         return len(self._block_of)
 
     def take(self, count: int) -> BlockIds | None:
-        """`count` blocks for one new user, or None if there are not as many. Evicts as needed."""
+        """Allocate `count` blocks for one new user, or return None without enough. Evicts as needed."""
         if count > self.num_free:
             return None
         top = self.num_spare
@@ -131,11 +131,11 @@ class BlockPool:
         return blocks
 
     def find(self, digest: bytes) -> int | None:
-        """The block with these contents, if one is cached."""
+        """Return the cached block with these contents, or None."""
         return self._block_of.get(digest)
 
     def share(self, blocks: BlockIds) -> None:
-        """One more user for cached blocks, in use or not."""
+        """Add a user to cached blocks, used or not."""
         references = self._references[blocks]
         unused = blocks[references == 0]
         if len(unused):
@@ -155,7 +155,7 @@ class BlockPool:
         self._push_spare(last_first[~is_cached])
 
     def cache(self, blocks: BlockIds, digests: Sequence[bytes]) -> None:
-        """Blocks in use now hold contents that others may find; of equal contents, the block cached first is found."""
+        """Publish the contents of used blocks; of equal contents, the block cached first is found."""
         block_of = self._block_of
         digest_of = self._digest_of
         pairs = zip(blocks.tolist(), digests, strict=True)
@@ -168,7 +168,7 @@ class BlockPool:
         self._is_cached[blocks] = True
 
     def forget(self, blocks: BlockIds) -> None:
-        """These blocks can no longer be found."""
+        """Remove blocks from the cache."""
         cached = self._is_cached[blocks]
         self._uncache(blocks[cached])
 

@@ -1,4 +1,4 @@
-"""The prefix cache: finding a new row's blocks by digest, and offering a row's blocks to others. Engine process."""
+"""The prefix cache: lookup of a new row's blocks by digest, and publication of a row's blocks. Engine process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tables(Protocol):
     """Block tables of rows."""
 
     def cache_row(self, row: int, first: int, stop: int, digests: Sequence[bytes]) -> BlockIds:
-        """Cache the row's blocks [first, stop); returns those that can be found."""
+        """Cache the row's blocks [first, stop); returns the published ones."""
         ...
 
     def cache_each(self, rows: Index, places: I32, digests: Sequence[bytes]) -> BlockIds:
@@ -35,10 +35,10 @@ class Tables(Protocol):
 
 
 class PrefixCache:
-    """Digests by request and, in columns over rows (S), how far each row has offered its blocks to others.
+    """Digests by request and, in columns over rows (S), the number of published blocks of each row.
 
-    offered i32[S]: leading blocks that were offered, or came from the cache; due i32[S]: known tokens from which the
-    next one can be offered; hits i32[S]: leading blocks that came from the cache.
+    offered i32[S]: leading blocks that were published, or found in the cache; due i32[S]: number of known tokens at
+    which the next one can be published; hits i32[S]: leading blocks found in the cache.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class PrefixCache:
         self._offsets = np.arange(block_size)
 
     def find(self, request: Request, limit: int) -> tuple[Chain, BlockIds]:
-        """The request's digests up to the first miss, and the cached blocks of its longest known prefix.
+        """Return the request's digests up to the first miss, and the cached blocks of its longest known prefix.
 
         At most `limit` blocks.
         """
@@ -90,11 +90,11 @@ class PrefixCache:
             yield chain[number + 1]
 
     def names(self, request: Request, count: int) -> list[bytes]:
-        """The digests of the request's first `count` blocks."""
+        """Return the digests of the request's first `count` blocks."""
         return list(self.digests(request, count))
 
     def chain(self, request: Request) -> Chain:
-        """The request's digests, kept until it ends."""
+        """Digests of the request, stored until it ends."""
         handle = request.handle
         chain = self.chain_of_handle.get(handle)
         if chain is None:
@@ -103,7 +103,7 @@ class PrefixCache:
         return chain
 
     def chain_of(self, rows: Rows, row: int, num_blocks: int = 0) -> Chain:
-        """The row's digests, at least those of its first `num_blocks` blocks, whose tokens are known."""
+        """Digests of the row, at least those of its first `num_blocks` blocks, whose tokens are known."""
         chain = self._chain_of_row[row]
         hashed = len(chain) - 1
         if hashed < num_blocks:
@@ -113,12 +113,12 @@ class PrefixCache:
         return chain
 
     def leave(self, row: int) -> None:
-        """The row is free."""
+        """Free the row."""
         self.hits[row] = 0
         self._due[row] = NEVER
 
     def forget(self, handle: int) -> None:
-        """The request ended."""
+        """Drop the digests of an ended request."""
         self.chain_of_handle.pop(handle, None)
 
     def reset(self) -> bool:
@@ -128,7 +128,7 @@ class PrefixCache:
 
     # ------------------------------------------------------------------ offering
     def offer_row(self, rows: Rows, tables: Tables, row: int, num_known: int) -> BlockIds:
-        """Offer the full blocks of one row; returns those that are new."""
+        """Publish the full blocks of one row; returns the new ones."""
         if num_known < self._due[row]:
             return NO_BLOCK_IDS
         size = self._size
@@ -141,7 +141,7 @@ class PrefixCache:
         return blocks
 
     def offer(self, rows: Rows, tables: Tables, which: Index, num_known: I32) -> BlockIds:
-        """Offer the full blocks of the rows `which`, or of some of them; returns those that are new."""
+        """Publish the full blocks of the rows `which`, or of some of them; returns the new ones."""
         due = (num_known >= self._due[which]).nonzero()[0]
         if len(due) == 0:
             return NO_BLOCK_IDS
@@ -158,7 +158,7 @@ class PrefixCache:
             each_row = zip(row.tolist(), known.tolist(), strict=True)
             parts = [self.offer_row(rows, tables, *each) for each in each_row]
             return np.concatenate(parts)
-        # The usual case: one block of each row, whose tokens came after the digest before it was made.
+        # The usual case: one block of each row, whose tokens arrived after the previous digest.
         places = (first * size)[:, None] + self._offsets
         tokens = rows.token_ids[row[:, None], places]
         digests = self.hasher.extend_each(chains, tokens.tobytes())

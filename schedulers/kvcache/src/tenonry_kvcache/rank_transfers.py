@@ -1,4 +1,4 @@
-"""Transfers of KV connectors with several ranks: one outcome for all their reports. Engine process; for executors."""
+"""Transfers of KV connectors with several ranks: one outcome of all reports. Engine process; for executors."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from tenonry.step import SchedulerOutput
 
 
 class RankTransfers:
-    """Merges what `poll` said on each rank of an engine; for executors of several ranks, which report the outcome.
+    """Merges the results of `poll` on each rank of an engine; for executors of several ranks.
 
-    A transfer that a request waits for ends once every rank has named it, because a rank that has not may still use
-    its blocks: it is done if all ranks said so, and failed if one did. A load within one step is named only by ranks
-    where it failed, so for a request in a row it fails with the first of them.
+    A transfer that a request waits for ends once every rank has reported it, because the others may still use its
+    blocks: it is done if all ranks report success, and failed otherwise. A load within one step is reported only by
+    ranks where it failed, so for a running request it fails with the first report.
     """
 
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
         self._handle_of: dict[int, int] = {}  # by row
-        self._failed_of: dict[int, dict[int, bool]] = {}  # handle → rank → whether it failed there
-        self._ended: dict[int, bool] = {}  # handle → whether it failed; since the last `take`
+        self._failed_of: dict[int, dict[int, bool]] = {}  # handle → rank → True if it failed there
+        self._ended: dict[int, bool] = {}  # handle → True if it failed; since the last `take`
 
     def begin(self, output: SchedulerOutput) -> None:
-        """Begin a step, to which the next calls of `add` belong.
+        """Begin the step of the next calls of `add`.
 
-        To be called when its answers are merged, not when it is sent: a row that leaves in the next step, which may be
+        Call this when its results are merged, not when it is sent: a row that leaves in the next step, which may be
         in flight already, still holds its request in this one.
         """
         for row in output.gone.tolist():
@@ -45,7 +45,7 @@ class RankTransfers:
                 self._ended[handle] = any(failed_of.values())
 
     def take(self) -> tuple[list[int], list[int]]:
-        """(done, failed) since the last call, for `ModelRunnerOutput.transfers_done` and `transfers_failed`."""
+        """Return (done, failed) since the last call, for `ModelRunnerOutput.transfers_done` and `transfers_failed`."""
         ended = self._ended
         self._ended = {}
         return (

@@ -3,7 +3,7 @@
 The state of a recurrent layer after a prefix is one value, and unlike K/V it has no parts: a row can start only where a
 snapshot was taken. So prompts are computed in chunks that end on *boundaries*: multiples of an interval, the last full
 block before a prompt's last token, and the end of the blocks that a row found in the cache without a snapshot: two
-prompts diverged there, and a third may do so, too. After such a chunk the worker copies the row's state into a slot.
+prompts diverged there, and a third may diverge, too. After such a chunk the worker copies the row's state into a slot.
 
 A step's copies are made at its end, and starting rows read their slot before it: a slot that a row starts from may be
 filled anew in the same step, but later steps only can find it.
@@ -29,7 +29,7 @@ class StateSnapshots:
 
     start i32[S]: the slot that the row starts from, or NO_SLOT; last i32[S]: tokens up to the last full block before
     the last token that the row entered with; common i32[S]: tokens in blocks that were cached when the row entered;
-    saves bool[S]: whether the row's states may be found by others.
+    saves bool[S]: the row's states are published.
 
     `interval`: tokens between two boundaries, a multiple of the block size.
     """
@@ -48,24 +48,24 @@ class StateSnapshots:
         self._clear_slots()
 
     def _clear_slots(self) -> None:
-        self._free = list(reversed(range(self.num_slots)))  # the lowest id is taken first
-        self._slot_of: dict[bytes, int] = {}  # what can be found, least recently used first
-        self._filled_now: dict[bytes, int] = {}  # by the step that is being built
-        # By row: (tokens, slot) of copies that contain a token whose id is not known yet.
+        self._free = list(reversed(range(self.num_slots)))  # the lowest id is allocated first
+        self._slot_of: dict[bytes, int] = {}  # published snapshots, least recently used first
+        self._filled_now: dict[bytes, int] = {}  # by the current step
+        # By row: (tokens, slot) of copies that include a token of unknown id.
         self._unnamed: dict[int, list[tuple[int, int]]] = {}
 
     @property
     def num_cached(self) -> int:
-        """Snapshots that can be found."""
+        """Number of published snapshots."""
         return len(self._slot_of)
 
     def attach(self, rows: Rows) -> None:
-        """Called once with the scheduler's columns."""
+        """Set the scheduler's columns; called once."""
         self._rows = rows
 
     # ------------------------------------------------------------------ entering
     def longest(self, chain: Chain, lengths: Iterable[int]) -> int:
-        """The first of `lengths`, in blocks, at whose end a snapshot can be found; 0 if there is none."""
+        """First of `lengths`, in blocks, with a snapshot at its end; 0 without one."""
         for number in lengths:
             if chain[number] in self._slot_of:
                 return number
@@ -80,7 +80,7 @@ class StateSnapshots:
     def enter(
         self, row: int, chain: Chain, num_blocks: int, num_cached: int, num_tokens: int
     ) -> None:
-        """The row starts after `num_blocks` of `num_cached` cached blocks, and has `num_tokens` tokens."""
+        """Start the row after `num_blocks` of `num_cached` cached blocks, with `num_tokens` tokens."""
         slot = NO_SLOT
         if num_blocks:
             slot = self._touch(chain[num_blocks])
@@ -91,13 +91,13 @@ class StateSnapshots:
         self._saves[row] = True
 
     def _touch(self, digest: bytes) -> int:
-        """The slot of a snapshot, which is the most recently used one now."""
+        """Mark a snapshot as most recently used; returns its slot."""
         slot = self._slot_of.pop(digest)
         self._slot_of[digest] = slot
         return slot
 
     def start_of(self, row: int) -> I32:
-        """The slot that the row starts from, or an empty array."""
+        """Slot that the row starts from, or an empty array."""
         slot = self._start[row]
         return NO_ROWS if slot == NO_SLOT else np.array([slot], np.int32)
 
@@ -117,7 +117,9 @@ class StateSnapshots:
         return cut.astype(np.int32)
 
     def save(self, rows: Index, end: I32) -> tuple[list[int], list[int]]:
-        """`rows` run in this step, up to token `end`: (rows whose state is copied after it, their slots)."""
+        """Save the states of `rows`, which run up to token `end` in this step: returns (rows whose state is copied
+        after it, their slots).
+        """
         if self._unnamed:
             for row in list(self._unnamed):
                 self._name(row, self._num_known(row))
@@ -137,7 +139,7 @@ class StateSnapshots:
         return saved, slots
 
     def _save_row(self, row: int, end: int) -> int:
-        """Slot for the row's state after `end` tokens; NO_SLOT if it is cached already, or no slot is left."""
+        """Slot for the row's state after `end` tokens; NO_SLOT if it is cached already, or no slot is free."""
         digest = None
         if end <= self._num_known(row):
             digest = self._digest(row, end)
@@ -156,7 +158,7 @@ class StateSnapshots:
         return slot
 
     def _digest(self, row: int, num_tokens: int) -> bytes:
-        """The name of the row's first `num_tokens` tokens, whole blocks of known ids."""
+        """Name of the row's first `num_tokens` tokens, whole blocks of known ids."""
         number = num_tokens // self._size
         return self._prefix.chain_of(self._rows, row, number)[number]
 
@@ -165,7 +167,7 @@ class StateSnapshots:
         return int(self._rows.num_tokens[row] - self._rows.pending[row])
 
     def _take(self) -> int:
-        """A free slot, or that of the least recently used snapshot; NO_SLOT if this step fills them all."""
+        """Allocate a free slot, or that of the least recently used snapshot; NO_SLOT if this step fills them all."""
         if self._free:
             return self._free.pop()
         if not self._slot_of:
@@ -196,7 +198,7 @@ class StateSnapshots:
 
     # ------------------------------------------------------------------ leaving
     def leave(self, row: int, num_known: int) -> None:
-        """The row is left; `num_known` of its computed tokens are known, and its digests still there."""
+        """Free the row; `num_known` of its computed tokens are known, and its digests still exist."""
         if row in self._unnamed:
             self._name(row, num_known)
             unknown = self._unnamed.pop(row, [])
@@ -204,7 +206,7 @@ class StateSnapshots:
         self._start[row] = NO_SLOT
 
     def forget(self, chain: Chain) -> None:
-        """Snapshots of these prefixes can no longer be found. Between two steps only."""
+        """Remove snapshots of these prefixes from the cache. Between two steps only."""
         for digest in chain:
             slot = self._slot_of.pop(digest, NO_SLOT)
             if slot != NO_SLOT:

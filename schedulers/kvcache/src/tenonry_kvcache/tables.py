@@ -23,7 +23,7 @@ NO_BLOCKS = NewBlocks(NO_ROWS, NO_ROWS, NO_ROWS)
 
 
 class Hits(NamedTuple):
-    """Cached part of a request: its digests, numbers of blocks it can start with, largest first, and the blocks.
+    """Cached part of a request: its digests, possible numbers of initial blocks, largest first, and the blocks.
 
     `blocks` belong to the table that found them.
     """
@@ -38,7 +38,7 @@ class BlockTables:
 
     ids i32[S, max_blocks]: block ids in order; count i32[S]: how many; capacity i32[S]: tokens they hold.
 
-    `kinds`: of the KV groups; those that are "recurrent" have no blocks, and at most one has.
+    `kinds`: kinds of the KV groups; "recurrent" ones have no blocks, and at most one has.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class BlockTables:
         self._capacity = np.zeros(num_rows, np.int32)
 
     def attach(self, rows: Rows) -> None:
-        """The scheduler's columns hold nothing that is needed here."""
+        """Do nothing: the scheduler's columns are not needed."""
 
     def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
-        """Blocks for `num_tokens[i]` tokens of each row, or None, and nothing changed, if there are not enough."""
+        """Allocate blocks for `num_tokens[i]` tokens of each row; None, without a change, if there are not enough."""
         if len(rows) == 1:
             row = int(rows[0])
             wanted = int(num_tokens[0])
@@ -92,7 +92,7 @@ class BlockTables:
         return self._new_blocks(owner, blocks)
 
     def grow_row(self, row: int, num_tokens: int) -> BlockIds | None:
-        """As `grow`, for one row; returns the ids that were added."""
+        """As `grow`, for one row; returns the added ids."""
         want = -(-num_tokens // self._size) - int(self._count[row])
         blocks = self._pool.take(max(want, 0))
         if blocks is not None:
@@ -108,11 +108,11 @@ class BlockTables:
         self._capacity[row] = count * self._size
 
     def reserve(self, row: int, num_tokens: int, end: int) -> bool:
-        """Blocks for all `num_tokens` tokens of the row, or False, and nothing changed."""
+        """Allocate blocks for all `num_tokens` tokens of the row; False, without a change, if there are not enough."""
         return self.grow_row(row, num_tokens) is not None
 
     def _new_blocks(self, row: Index, blocks: BlockIds) -> NewBlocks:
-        """The blocks as those of the group that has some."""
+        """Return the blocks as those of the group with blocks."""
         count = len(blocks)
         if count == 0 or self._group is None:
             return NO_BLOCKS
@@ -121,31 +121,31 @@ class BlockTables:
         )
 
     def blocks(self, row: int) -> I32:
-        """The row's blocks, in order (a view)."""
+        """Blocks of the row, in order (a view)."""
         count = self._count[row]
         blocks: I32 = self.ids[row, :count]
         return blocks
 
     def by_group(self, row: int) -> list[I32]:
-        """The row's table in each KV group (a copy)."""
+        """Table of the row in each KV group (a copy)."""
         tables = [NO_ROWS] * self._num_groups
         if self._group is not None:
             tables[self._group] = self.blocks(row).copy()
         return tables
 
     def clear(self, row: int) -> None:
-        """The row holds no block any more; the pool is the caller's."""
+        """Clear the row's table; the caller returns the blocks to the pool."""
         self._count[row] = 0
         self._capacity[row] = 0
 
     # ------------------------------------------------------------------ the prefix cache
     def find(self, prefix: PrefixCache, request: Request, limit: int) -> Hits:
-        """The cached blocks of the longest known prefix of at most `limit` blocks; every part of it will do."""
+        """Return the cached blocks of the longest known prefix of at most `limit` blocks; any part is usable."""
         chain, blocks = prefix.find(request, limit)
         return Hits(chain, range(len(blocks), 0, -1), blocks)
 
     def share(self, row: int, hits: Hits, count: int) -> None:
-        """The row starts with the first `count` blocks."""
+        """Start the row with the first `count` blocks."""
         blocks = hits.blocks[:count]
         self._pool.share(blocks)
         self.add(row, blocks)

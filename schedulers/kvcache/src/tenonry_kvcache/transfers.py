@@ -1,8 +1,8 @@
-"""The state of KV transfers: promised loads, rows that wait for one, blocks kept after the end. Engine process.
+"""The state of KV transfers: promised loads, waiting rows, blocks reserved after the end. Engine process.
 
 A load is *promised* by `KVConnector.match`; the connector receives the blocks only when the step is built, so that a
-row that does not start leaves no trace. A load that takes several steps makes its row wait. One that happens before its
-step is trusted until the result of that very step names it as failed.
+row that does not start has no effect. A row waits for a load of several steps. A load before its step is trusted until
+the result of that step reports a failure.
 
 No wait is unbounded: a load that has not ended in time counts as failed, and its request computes its prompt itself.
 But the blocks of a transfer may be read or written until the connector reports its end, so they are kept until then,
@@ -30,17 +30,19 @@ from tenonry_kvcache.pool import BlockIds
 
 logger = logging.getLogger("tenonry.kvcache")
 MAX_STEP_S = (
-    1.0  # of the time that kept blocks are waited for: an engine may have been idle, or stood still
+    1.0  # of the maximum wait for reserved blocks: the engine may have been idle or stopped
 )
 NO_BLOCK_IDS = np.empty(0, np.intp)
-LEFT = -1  # instead of a row: the request that loaded has left it
-Ending = tuple[bool, dict[str, Any] | None]  # whether blocks are kept, parameters for the client
+LEFT = -1  # instead of a row: the loading request has left it
+Ending = tuple[
+    bool, dict[str, Any] | None
+]  # True if blocks are reserved, parameters for the client
 
 
 class PendingLoad(NamedTuple):
-    """A load that a row waits for: its computed tokens before and after, and the time at which it counts as failed.
+    """A load that a row waits for: its computed tokens before and after, and its deadline.
 
-    `is_spoilt`: what the row found in the prefix cache is not trusted any more, so it starts anew when the load ends.
+    `is_spoilt`: the row's cached blocks are not trusted any more, so it restarts when the load ends.
     """
 
     row: int
@@ -51,7 +53,7 @@ class PendingLoad(NamedTuple):
 
 
 class TrustedLoad(NamedTuple):
-    """A load that its step relied on: the step whose result may name it as failed, and the row, or LEFT."""
+    """A load that its step relied on: the step whose result may report a failure, and the row, or LEFT."""
 
     step: int
     row: int
@@ -66,11 +68,11 @@ class KeptBlocks(NamedTuple):
 
 
 class Transfers:
-    """State by handle and by row. `connector` may be None: then no load is ever promised.
+    """State by handle and by row. Without a `connector` no load is promised.
 
-    `loading`: handle → load, of rows that wait, oldest first. `kept`: handle → blocks of transfers that have not ended.
+    `loading`: handle → load, of rows that wait, oldest first. `kept`: handle → blocks of unfinished transfers.
     `is_left_out`: the connector is disabled because it exceeded the time limit. `depth`: maximum steps in flight.
-    `timeout`: seconds of `clock` that a transfer may take. `name`: the connector's, as the user wrote it.
+    `timeout`: seconds of `clock` that a transfer may take. `name`: name of the connector in the user's configuration.
     """
 
     def __init__(
@@ -88,11 +90,11 @@ class Transfers:
         self._name = name or type(connector).__name__
         self.loading: dict[int, PendingLoad] = {}
         self.kept: dict[int, KeptBlocks] = {}
-        self._kept_until = 0.0  # after this time an idle engine does not wait for kept blocks
+        self._kept_until = 0.0  # after this time an idle engine does not wait for reserved blocks
         self._promised: dict[int, tuple[Request, int]] = {}  # row → (request, tokens to load)
         self._trusted: dict[int, TrustedLoad] = {}  # by handle
         self._cached: deque[tuple[int, BlockIds]] = deque()  # (step, blocks cached in it)
-        self._failed: set[int] = set()  # handles whose load failed: computed here from now on
+        self._failed: set[int] = set()  # handles of failed loads: computed here from now on
         self._step = 0
         self.is_left_out = False
         self._served_s = 0.0  # without times in which nothing stepped
@@ -104,7 +106,7 @@ class Transfers:
         return self._connector is not None
 
     def numbers(self) -> dict[str, float]:
-        """The connector's own."""
+        """Numbers of the connector."""
         if self._connector is None:
             return {}
         numbers: dict[str, float] = self._ask("numbers")
@@ -112,13 +114,14 @@ class Transfers:
 
     @property
     def wait(self) -> bool:
-        """A transfer is under way that some row or block waits for."""
+        """True if a row or block waits for a transfer."""
         if self.loading:
             return True
         return bool(self.kept) and self._clock() < self._kept_until
 
     def match(self, request: Request, num_computed: int, limit: int) -> tuple[int | None, bool]:
-        """(tokens that can be loaded beyond `num_computed`, up to `limit` tokens in all; whether the row must wait).
+        """Return (tokens that can be loaded beyond `num_computed`, up to `limit` tokens in all; True if the row must
+        wait).
 
         None instead of a number: retry in a later step.
         """
@@ -132,7 +135,7 @@ class Transfers:
     def promise(
         self, request: Request, row: int, num_computed: int, extra: int, *, wait: bool
     ) -> None:
-        """`row` has blocks for `extra` tokens to load beyond `num_computed`."""
+        """Promise a load of `extra` tokens beyond `num_computed` to `row`, which has blocks for them."""
         self._promised[row] = (request, extra)
         if not wait:
             self._trusted[request.handle] = TrustedLoad(self._step, row)
@@ -144,29 +147,29 @@ class Transfers:
         )
 
     def spoil(self, rows: Collection[int]) -> None:
-        """Blocks that these rows found in the prefix cache were dropped from it; they matter to those that wait."""
+        """Mark the waiting ones of these rows, whose cached blocks were dropped."""
         for handle, load in self.loading.items():
             if load.row in rows:
                 self.loading[handle] = load._replace(is_spoilt=True)
 
     def cached(self, blocks: BlockIds) -> None:
-        """These blocks entered the prefix cache."""
+        """Record blocks that entered the prefix cache."""
         if self._connector is not None and len(blocks):
             self._cached.append((self._step, blocks))
 
     def withdraw(self, request: Request, row: int) -> bool:
-        """The row is left. True if its blocks may be written at any moment, because a load is under way."""
+        """Remove the row from its transfers. True if a current load may still write its blocks."""
         handle = request.handle
         is_promised = self._promised.pop(row, None) is not None
         trusted = self._trusted.pop(handle, None)
         if trusted is not None and not is_promised:
-            # Other requests may have read what it loaded.
+            # Other requests may have read the loaded blocks.
             self._trusted[handle] = TrustedLoad(trusted.step, LEFT)
         was_loading = self.loading.pop(handle, None) is not None
         return was_loading and not is_promised
 
     def overdue(self) -> list[int]:
-        """Rows whose load has taken too long and counts as failed; they must be left, and their blocks kept."""
+        """Rows whose load timed out; they must be left, and their blocks reserved."""
         now = self._clock()
         overdue = list(takewhile(lambda entry: entry[1].due <= now, self.loading.items()))
         for handle, _ in overdue:
@@ -179,7 +182,7 @@ class Transfers:
         return [load.row for _, load in overdue]
 
     def keep(self, handle: int, blocks: BlockIds) -> None:
-        """A transfer of this handle may still read or write these blocks."""
+        """Reserve these blocks for a transfer of this handle."""
         kept = self.kept.get(handle)
         if kept is None:
             self.kept[handle] = KeptBlocks(1, blocks, self._served_s)
@@ -188,7 +191,7 @@ class Transfers:
             self.kept[handle] = KeptBlocks(kept.num_transfers + 1, joined, kept.since)
 
     def give_back(self, handle: int) -> BlockIds:
-        """A transfer ended: blocks that are free now. With two transfers of one handle, none before the last."""
+        """End a transfer; returns blocks that are free now. With two transfers of one handle, none before the last."""
         kept = self.kept.pop(handle)
         if kept.num_transfers == 1:
             return kept.blocks
@@ -196,9 +199,9 @@ class Transfers:
         return kept.blocks[:0]
 
     def check_kept(self, num_blocks: int, num_needed: int) -> None:
-        """Disable a connector that has kept blocks for too long, until it returns them.
+        """Disable a connector that holds blocks beyond the time limit, until it returns them.
 
-        Raises PluginFault where fewer than `num_needed` of `num_blocks` are left: requests would wait without end.
+        Raises PluginFault where fewer than `num_needed` of `num_blocks` are left: requests would wait forever.
         """
         late = self._served_s - self._timeout
         num_kept = sum(len(kept.blocks) for kept in self.kept.values() if kept.since <= late)
@@ -224,9 +227,10 @@ class Transfers:
                 )
 
     def disown(self, handle: int) -> tuple[int, BlockIds] | None:
-        """A load failed that its step relied on: (row or LEFT, blocks whose cached contents may come from it).
+        """Remove a failed load that its step relied on: returns (row or LEFT, blocks whose cached contents may come
+        from it).
 
-        None if there was no such load. Everything computed from it was cached in the same step or later.
+        None without such a load. Everything computed from it was cached in the same step or later.
         """
         trusted = self._trusted.pop(handle, None)
         if trusted is None:
@@ -234,11 +238,11 @@ class Transfers:
         return trusted.row, self._cached_since(trusted.step)
 
     def has_open_load(self, handle: int) -> bool:
-        """The request relied on a load whose result may be missing."""
+        """True if the request relied on a load whose result may be missing."""
         return handle in self._trusted
 
     def suspects(self) -> BlockIds:
-        """Blocks whose cached contents may come from a load whose result may be missing."""
+        """Blocks whose cached contents may come from a load without a result."""
         if not self._trusted:
             return NO_BLOCK_IDS
         return self._cached_since(min(load.step for load in self._trusted.values()))
@@ -249,7 +253,7 @@ class Transfers:
         )
 
     def finished(self, request: Request, blocks: BlockIds) -> Ending:
-        """Return whether a request's blocks must be kept, and parameters for its client. `blocks`: full ones."""
+        """Return True if a request's blocks must be reserved, and parameters for its client. `blocks`: full ones."""
         if self._connector is None or self.is_left_out:
             return False, None
         ending: Ending = self._ask("finished", request, blocks.tolist())
@@ -263,7 +267,7 @@ class Transfers:
         self._failed.add(handle)
 
     def forget(self, handle: int) -> None:
-        """The request ended."""
+        """Drop the state of an ended request."""
         self._failed.discard(handle)
 
     def end_step(self, block_ids: Callable[[int], Sequence[int]]) -> Any:
@@ -273,7 +277,9 @@ class Transfers:
         for row, (request, extra) in self._promised.items():
             self._ask("allocated", request, block_ids(row), extra)
         self._promised.clear()
-        known = self._step - self._depth  # the results of this step and of all before it are there
+        known = (
+            self._step - self._depth
+        )  # the results of this step and of all earlier ones are known
         self._trusted = {
             handle: load
             for handle, load in self._trusted.items()
@@ -299,12 +305,12 @@ class Transfers:
             raise PluginFault(self._name, *self._origin(), call, error) from error
 
     def _origin(self) -> tuple[str, str]:
-        """The connector's distribution and version."""
+        """Distribution and version of the connector."""
         return distribution_of_module(type(self._connector).__module__)
 
 
 def check_movable(kinds: Sequence[str]) -> None:
-    """Raises ConfigError unless the blocks of one table are all that a sequence has."""
+    """Raise ConfigError unless a sequence consists of the blocks of one table."""
     unmoved = {"recurrent", "opaque"}.intersection(kinds)
     if unmoved:
         raise ConfigError(

@@ -1,9 +1,9 @@
 """Block tables of rows for several KV groups; blocks behind a sliding window are released. Engine process.
 
 The groups share one pool: a block belongs to one of them at a time. A row's table in a "sliding" group keeps its
-places, but those that lie wholly before the window of the row's next token are *past*: their blocks are released when
-the row next needs a block, before any is taken, so that a row that decodes holds no more blocks the longer it gets.
-Steps run in order: a step may write blocks that it no longer reads.
+places, but those wholly before the window of the row's next token are *past*: their blocks are released when the row
+next needs a block, before an allocation, so that the blocks of a decoding row are bounded. Steps run in order: a step
+may write blocks that it no longer reads.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from tenonry_scheduling.rows import Index
 class GroupTable:
     """The table of one group, in columns over rows (S).
 
-    ids i32[S, max_blocks]: block ids in order; count i32[S]: places in use; past i32[S]: leading places whose blocks
-    the row does not hold (any more). `number`: of the group. `mark`: distinguishes its digests from those of other
-    groups.
+    ids i32[S, max_blocks]: block ids in order; count i32[S]: places in use; past i32[S]: leading places without blocks.
+    `number`: number of the group. `mark`: distinguishes digests of groups.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class GroupTable:
         self.past = np.zeros(num_rows, np.int32)
 
     def held(self, row: int) -> I32:
-        """The blocks that the row holds, in order (a view)."""
+        """Blocks of the row, in order (a view)."""
         blocks: I32 = self.ids[row, self.past[row] : self.count[row]]
         return blocks
 
@@ -57,7 +56,7 @@ class GroupTable:
         return owner
 
     def take_past(self, rows: Index, first: I32) -> BlockIds:
-        """Blocks before place `first[i]` of each of the distinct `rows`, which no longer hold them."""
+        """Remove and return the blocks before place `first[i]` of each of the distinct `rows`."""
         past = self.past[rows]
         count = np.maximum(first - past, 0)
         total = int(count.sum())
@@ -97,12 +96,12 @@ class WindowTables:
         self._capacity = np.zeros(num_rows, np.int32)
 
     def attach(self, rows: Rows) -> None:
-        """Called once with the scheduler's columns."""
+        """Set the scheduler's columns; called once."""
         self._rows = rows
 
     # ------------------------------------------------------------------ growing
     def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
-        """Blocks for `num_tokens[i]` tokens of each row, or None, and no table grown, if there are not enough."""
+        """Allocate blocks for `num_tokens[i]` tokens of each row; None, without a change, if there are not enough."""
         short = (num_tokens > self._capacity[rows]).nonzero()[0]
         if len(short) == 0:
             return NO_BLOCKS
@@ -112,8 +111,8 @@ class WindowTables:
         return self._extend(rows, [blocks] * len(self._tables))
 
     def reserve(self, row: int, num_tokens: int, end: int) -> bool:
-        """Blocks for all `num_tokens` tokens, but in sliding groups only those up to `end`, for which this step needs
-        them; False, and nothing changed, unless blocks for all tokens are free.
+        """Allocate blocks for all `num_tokens` tokens, in sliding groups only up to `end`, as needed by this step;
+        False, without a change, unless blocks for all tokens are free.
         """
         rows = np.array([row])
         wanted = []
@@ -133,7 +132,7 @@ class WindowTables:
         return self._extend(rows, wanted, spare=later) is not None
 
     def _extend(self, rows: Index, blocks: Sequence[I32], spare: int = 0) -> NewBlocks | None:
-        """`blocks[g][i]` places of each row in each group; None unless that leaves `spare` blocks."""
+        """Allocate `blocks[g][i]` places of each row in each group; None unless `spare` blocks remain."""
         wants = []
         for table, of_group in zip(self._tables, blocks, strict=True):
             missing = of_group - table.count[rows]
@@ -163,7 +162,7 @@ class WindowTables:
         )
 
     def _give_back(self, rows: Index) -> None:
-        """Release the blocks that lie wholly before the window of each row's next token."""
+        """Release the blocks wholly before the window of each row's next token."""
         start = self._rows.num_computed[rows]
         for table in self._tables:
             if table.window:
@@ -171,12 +170,12 @@ class WindowTables:
                 self._release(table.take_past(rows, first))
 
     def _first_place(self, start: I32, window: int) -> I32:
-        """The first place that the token at `start` sees through a window."""
+        """First place in the window of the token at `start`."""
         first: I32 = np.maximum(start - window + 1, 0) // self._size
         return first
 
     def _release(self, blocks: BlockIds) -> None:
-        """As `BlockPool.release`, of blocks that may be shared by several of the rows."""
+        """As `BlockPool.release`, for blocks that several of the rows may share."""
         while len(blocks):
             distinct, places = np.unique(blocks, return_index=True)
             if len(distinct) == len(blocks):
@@ -187,18 +186,18 @@ class WindowTables:
 
     # ------------------------------------------------------------------ tables
     def blocks(self, row: int) -> I32:
-        """The blocks that the row holds in any group."""
+        """Blocks of the row in all groups."""
         return np.concatenate([table.held(row) for table in self._tables])
 
     def by_group(self, row: int) -> list[I32]:
-        """The row's table in each KV group (a copy)."""
+        """Table of the row in each KV group (a copy)."""
         tables = [NO_ROWS] * self._num_groups
         for table in self._tables:
             tables[table.number] = table.ids[row, : table.count[row]].copy()
         return tables
 
     def clear(self, row: int) -> None:
-        """The row holds no block any more; the pool is the caller's."""
+        """Clear the row's tables; the caller returns the blocks to the pool."""
         self._capacity[row] = 0
         for table in self._tables:
             table.count[row] = 0
@@ -206,7 +205,7 @@ class WindowTables:
 
     # ------------------------------------------------------------------ the prefix cache
     def find(self, prefix: PrefixCache, request: Request, limit: int) -> Hits:
-        """Prefixes of at most `limit` blocks of which everything is cached that their next token can see.
+        """Return prefixes of at most `limit` blocks with everything cached in the window of their next token.
 
         Groups with full attention need all blocks, sliding ones those that the window reaches.
         """
@@ -228,7 +227,7 @@ class WindowTables:
         for table, blocks in zip(self._tables, cached, strict=True):
             if not table.window:
                 continue
-            before = np.zeros_like(lengths)  # how many are missing among the first i
+            before = np.zeros_like(lengths)  # number of missing ones among the first i
             is_missing = [block is None for block in blocks]
             before[1:] = np.cumsum(is_missing)
             first = self._first_place(lengths * self._size, table.window)
@@ -238,7 +237,7 @@ class WindowTables:
         return Hits(chain, longest_first.tolist(), cached)
 
     def share(self, row: int, hits: Hits, count: int) -> None:
-        """The row starts with the first `count` blocks, as far as it will read them."""
+        """Start the row with those of the first `count` blocks that it will read."""
         start = np.array(count * self._size)
         for table, blocks in zip(self._tables, hits.blocks, strict=True):
             first = 0
@@ -265,7 +264,7 @@ class WindowTables:
         return np.concatenate(parts)
 
     def cache_each(self, rows: Index, places: I32, digests: Sequence[bytes]) -> BlockIds:
-        """Cache one block of each row, if it is held; returns those."""
+        """Cache one block of each row, if held; returns those."""
         parts = []
         for table in self._tables:
             held = (places >= table.past[rows]).nonzero()[0]
@@ -276,7 +275,7 @@ class WindowTables:
         return np.concatenate(parts)
 
     def forget(self, chain: Chain) -> None:
-        """Blocks of these prefixes can no longer be found, in use or released."""
+        """Remove blocks of these prefixes from the cache, used or released."""
         for table in self._tables:
             found = [self._pool.find(digest + table.mark) for digest in chain]
             blocks = [block for block in found if block is not None]

@@ -34,10 +34,10 @@ class MlfqOptions(PluginOptions):
 
 
 class MlfqScheduler(BaseScheduler):
-    """Orders requests by level, then by arrival. `Request.key` is (level, arrival, tokens when last promoted)."""
+    """Orders requests by level, then by arrival. `Request.key`: (level, arrival, tokens at the last promotion)."""
 
     Options = MlfqOptions
-    starvation_free = False  # shorter requests pass until `promote_after`
+    starvation_free = False  # shorter requests overtake until `promote_after`
 
     def __init__(self, context: SchedulerContext) -> None:
         super().__init__(context, KVCacheManager(context))
@@ -69,12 +69,12 @@ class MlfqScheduler(BaseScheduler):
         step.run_ready()
 
     def _start(self, step: StepBuilder, request: Request) -> bool:
-        """Start a waiting request, in place of lower ones where necessary; False ends admission."""
+        """Start a waiting request, displacing lower ones if necessary; False ends admission."""
         level: int = request.key[0]  # type: ignore[index]
         while True:
             ready = step.ready
             levels = self._levels(ready)
-            # Ready rows of this level and above keep all their tokens, others one; each keeps a block to grow into.
+            # Ready rows of this level and above keep all their tokens, others one; each reserves one block.
             kept = np.where(levels <= level, step.num_uncomputed(ready), 1).sum()
             tokens = step.tokens_left - int(kept)
             slots = (step.free_blocks - len(ready)) * self.context.kv_cache.block_size
@@ -84,7 +84,7 @@ class MlfqScheduler(BaseScheduler):
             if has_room and step.run(request, tokens if self.chunked_prefill else None):
                 return not step.full
             if has_room and not step.full:
-                return True  # its adapter, grammar or K/V is not there: later ones may start
+                return True  # its adapter, grammar or K/V is not ready: later ones may start
             if not len(ready) or levels.max() <= level:
                 return False
             step.preempt(self.rows.request(int(ready[_last_of_lowest(levels)])))
@@ -95,7 +95,7 @@ class MlfqScheduler(BaseScheduler):
         return (int(level), request.arrival, promoted_at)
 
     def _levels(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        # Without pending tokens: a preemption drops them, and the row would lose its place again and again.
+        # Without pending tokens: a preemption drops them, and the row would be preempted repeatedly.
         known = self.rows.num_tokens[rows] - self.rows.pending[rows]
         return np.searchsorted(self._bounds, known - self._promoted_at[rows])
 
@@ -105,7 +105,7 @@ class MlfqScheduler(BaseScheduler):
             if handle in self.requests:  # otherwise it ended in the queue
                 request = self.requests[handle]
                 self._queued[handle] = now
-                if request in self.waiting:  # otherwise its K/V or its grammar is on its way
+                if request in self.waiting:  # otherwise its K/V or its grammar is pending
                     self.waiting.discard(request)
                     request.key = (0, request.arrival, request.num_tokens)
                     self.waiting.add(request)

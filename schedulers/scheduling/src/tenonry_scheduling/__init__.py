@@ -1,7 +1,7 @@
 """Building blocks of schedulers (columns, queue, step builder, base class) and columns of workers.
 
-Write `choose(step)` in a subclass of `BaseScheduler`; everything else is done here, without a Python loop over requests
-that merely decode one more token. Names load on first use: front ends import `tenonry_scheduling.settings` alone.
+Implement `choose(step)` in a subclass of `BaseScheduler`; this library does everything else, without a Python loop over
+decoding requests. Names load on first use: front ends import `tenonry_scheduling.settings` alone.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from tenonry.request import Request
 class AdapterLimit:
     """Bounds the different adapters of all rows to `most`; each step runs some of these rows.
 
-    Requests without an adapter may pass one that waits for its own, up to `max_passing` of them; requests with another
-    adapter never do. A request therefore waits for rows to end, not for later arrivals.
+    Up to `max_passing` requests without an adapter may pass one that waits for its own; requests with another adapter
+    never do. A request therefore waits for rows to end, not for later arrivals.
     """
 
     __slots__ = (
@@ -28,11 +28,11 @@ class AdapterLimit:
     def __init__(self, most: int, max_passing: int) -> None:
         self._most = most
         self._max_passing = max_passing
-        self._handles: dict[str, set[int]] = {}  # digest → requests that have a row
+        self._handles: dict[str, set[int]] = {}  # digest → requests with a row
         self._is_waiting = False  # in this step a request did not fit
         self._waiting: int | None = None  # the first request that did not fit, last time
         self._num_passed = 0  # requests that passed it, in any step
-        # By name, requests that have not ended, and those of them that have a row.
+        # By name, unfinished requests, and those of them with a row.
         self._open: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
 
@@ -51,7 +51,7 @@ class AdapterLimit:
             self._open[request.source.adapter.name] += 1
 
     def end(self, request: Request) -> None:
-        """Remove a request that has ended."""
+        """Remove an ended request."""
         if request.source.adapter is None:
             return
         name = request.source.adapter.name

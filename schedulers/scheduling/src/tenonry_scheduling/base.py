@@ -43,9 +43,8 @@ class BaseScheduler(Scheduler):
 
     `rows`: the columns. `waiting`: the queue. `blocks`: the manager of KV blocks. `requests`: unfinished requests by
     handle. All four belong to `lifecycle`, which moves requests between them. `token_budget`: tokens of one step.
-    `chunked_prefill`: whether a prompt may be split over steps. `stats_extra`: numbers of your own for `make_stats`.
-    `held`: requests that `choose` held back in the latest step, by handle, each with the plugin that said so; decision
-    records show it.
+    `chunked_prefill`: prompts may be split over steps. `stats_extra`: additional numbers for `make_stats`. `held`:
+    requests delayed by `choose` in the latest step, by handle, with the responsible plugin; shown in decision records.
     """
 
     def __init__(self, context: SchedulerContext, blocks: BlockManager) -> None:
@@ -79,27 +78,27 @@ class BaseScheduler(Scheduler):
         """Decide this step by calling `step.run…`."""
 
     def order(self, request: Request) -> Any:
-        """Place in the waiting queue: smallest first, computed once. By default first come, first served."""
+        """Sort key in the waiting queue: smallest first, computed once. By default first come, first served."""
         return request.arrival
 
     def victim(self, running: list[Request]) -> Request:
-        """The request to preempt when blocks run out; `running` holds at least two, in the order they started."""
+        """Return the request to preempt when blocks run out; `running` holds at least two, in start order."""
         return running[-1]
 
     def started(self, request: Request, row: int, num_computed: int, now: float) -> None:
         """Called when a request starts to run, before it is in `step.running`. Does nothing by default.
 
-        `num_computed` of its tokens have K/V already. Called again each time the request comes back from preemption.
+        `num_computed` of its tokens have K/V already. Called again after each preemption.
         """
 
     def stopped(self, request: Request) -> None:
         """Called when a request that had started has left its row. Does nothing by default.
 
-        `request.status` is PREEMPTED or FINISHED. A request that ends in the queue is not reported: it did not run.
+        `request.status` is PREEMPTED or FINISHED. Not called for a request that ends in the queue.
         """
 
     def preempt(self, request: Request) -> None:
-        """Take a running request's row and blocks away between two steps; `StepBuilder.preempt` does so within one."""
+        """Remove a running request's row and blocks between two steps; `StepBuilder.preempt` does so within one."""
         self.lifecycle.preempt(request)
 
     # ------------------------------------------------------------------ the interface
@@ -186,7 +185,7 @@ class BaseScheduler(Scheduler):
         return self.blocks.reset()
 
     def _refuse_impossible(self, request: Request) -> None:
-        """Raises RequestError for a request that cannot run even in an empty engine."""
+        """Raise RequestError for a request that cannot run even in an empty engine."""
         if request.num_tokens >= request.max_total_tokens:
             raise RequestError(
                 f"the request has {request.num_tokens} tokens and may have {request.max_total_tokens} in all: nothing "

@@ -21,9 +21,9 @@ class Match(NamedTuple):
 
 
 class NewBlocks(NamedTuple):
-    """Blocks added to rows; those of one row are neighbours. row i32[B], group i32[B], block id i32[B].
+    """Blocks added to rows; those of one row are adjacent. row i32[B], group i32[B], block id i32[B].
 
-    In a recurrent group the id is that of a state slot, to which the row's state is copied after the step.
+    In a recurrent group the id is that of a state slot, the target of the row's state after the step.
     """
 
     row: I32
@@ -34,8 +34,8 @@ class NewBlocks(NamedTuple):
 class Transferred(NamedTuple):
     """Effects of completed KV transfers.
 
-    `arrived`: (row that waited and may run now, its computed tokens). `lost`: rows that ran on contents which were
-    never loaded, and have to compute everything again.
+    `arrived`: (waiting row that may run now, its computed tokens). `lost`: rows that ran on contents which were never
+    loaded, and must be recomputed.
     """
 
     arrived: list[tuple[int, int]]
@@ -47,7 +47,7 @@ class BlockManager(ABC):
 
     @abstractmethod
     def attach(self, rows: Rows) -> None:
-        """Called once, before every other method, with the scheduler's columns."""
+        """Set the scheduler's columns; called once, before every other method."""
 
     @abstractmethod
     def match(self, request: Request, row: int) -> Match | None:
@@ -69,7 +69,7 @@ class BlockManager(ABC):
     def reserve(self, row: int, num_tokens: int, end: int) -> bool:
         """Allocate blocks for the `num_tokens` tokens of a starting row, of which this step computes those up to `end`.
 
-        False, and nothing changed, if there are not enough. Where blocks are released during the sequence, those of
+        False, without a change, if there are not enough. Where blocks are released during the sequence, those of
         later steps only have to be free.
         """
         rows = np.array([row])
@@ -77,7 +77,7 @@ class BlockManager(ABC):
 
     @abstractmethod
     def register(self, rows: Index, num_known: I32) -> None:
-        """`num_known[i]` leading tokens of `rows[i]` have known ids and are computed or scheduled: cache full blocks.
+        """Cache full blocks: `num_known[i]` leading tokens of `rows[i]` have known ids and are computed or scheduled.
 
         May leave some for a later call, to bound the work of one step.
         """
@@ -103,7 +103,7 @@ class BlockManager(ABC):
         return int(cut[0])
 
     def save_states(self, rows: Index, num_tokens: I32) -> NewBlocks:
-        """`rows[i]` runs in this step, up to token `num_tokens[i]`: the state slots that its state is copied to.
+        """Allocate state slots for the states of `rows[i]`, which runs up to token `num_tokens[i]` in this step.
 
         Called once per row and step, after `register`.
         """
@@ -113,23 +113,23 @@ class BlockManager(ABC):
     def free(
         self, request: Request, row: int, *, num_known: int, drop: bool = False
     ) -> dict[str, Any] | None:
-        """Take the row's blocks back and cache the full ones. `drop`: remove all of them from the cache instead.
+        """Free the row's blocks and cache the full ones. `drop`: remove all of them from the cache instead.
 
-        `num_known` 0 means that the row never ran. Returns the KV connector's parameters for the client, if the request
-        is finished and there are any.
+        `num_known` 0 means that the row never ran. Returns the KV connector's parameters for the client of a finished
+        request, or None.
         """
 
     @abstractmethod
     def forget(self, request: Request) -> None:
-        """The request ended: drop everything kept about it."""
+        """Drop everything stored about an ended request."""
 
     @abstractmethod
     def table(self, row: int) -> tuple[I32, ...]:
-        """The row's block ids per group, in order (a copy); for a recurrent group the state slot it starts from."""
+        """Block ids of the row per group, in order (a copy); for a recurrent group its initial state slot."""
 
     @abstractmethod
     def transfers(self, done: Iterable[int], failed: Iterable[int]) -> Transferred:
-        """KV transfers of these handles ended. Called with every result while `waits` is true, to detect timeouts."""
+        """Handle ended KV transfers. Called with every result while `waits` is true, to detect timeouts."""
 
     @abstractmethod
     def connector_metadata(self) -> Any:
@@ -137,31 +137,31 @@ class BlockManager(ABC):
 
     @abstractmethod
     def reset(self) -> bool:
-        """Forget cached contents; True if no block was in use and all were forgotten."""
+        """Drop cached contents; True if no block was in use and all were dropped."""
 
     @property
     @abstractmethod
     def waits(self) -> bool:
-        """True while a transfer is under way, so that empty steps must be sent."""
+        """True during a transfer, so that empty steps must be sent."""
 
     @property
     @abstractmethod
     def num_free(self) -> int:
-        """Blocks that can be handed out now."""
+        """Number of blocks that can be allocated now."""
 
     @property
     @abstractmethod
     def num_total(self) -> int:
-        """All blocks."""
+        """Number of all blocks."""
 
     @abstractmethod
     def take_counts(self) -> tuple[int, int]:
-        """(prefix cache queries, hits) in tokens since the last call."""
+        """Return (prefix cache queries, hits) in tokens since the last call."""
 
     def take_external_counts(self) -> tuple[int, int]:
         """As `take_counts`, for KV connector lookups beyond the prefix cache."""
         return 0, 0
 
     def numbers(self) -> dict[str, float]:
-        """Further numbers for `SchedulerStats.extra`."""
+        """Additional numbers for `SchedulerStats.extra`."""
         return {}

@@ -9,8 +9,8 @@ import numpy as np
 from tenonry.step import I32
 from tenonry_scheduling.rows import Index
 
-# Most tokens of a step that belong to prompts whose log-probabilities are wanted. Such a token costs the worker a whole
-# row of logits and the front end up to 21 entries with text, and every other row of the step waits for that work.
+# Maximum tokens per step of prompts with log-probabilities. Each costs the worker a row of logits and the front end up
+# to 21 entries with text, and every other row of the step waits for that work.
 MAX_PROMPT_LOGPROB_TOKENS = 256
 
 
@@ -18,8 +18,8 @@ class StepBudget:
     """Remaining budget of one step: `tokens_left` in total, `prompt_logprob_tokens_left` for prompts with
     log-probabilities.
 
-    With `chunked_prefill` a row may run a part of its tokens. Without it, a row runs whole or not at all, except for
-    rows too long for any step; and one prompt with log-probabilities runs whole, however long it is.
+    With `chunked_prefill` a row may run a part of its tokens. Without it, a row runs whole or not at all, except rows
+    too long for any step; one prompt with log-probabilities runs whole, regardless of its length.
     """
 
     def __init__(self, num_tokens: int, *, chunked_prefill: bool) -> None:
@@ -29,7 +29,7 @@ class StepBudget:
         self.chunked_prefill = chunked_prefill
 
     def fit(self, wanted: int, *, prompt_logprobs: bool) -> int:
-        """Number of `wanted` tokens one row may compute."""
+        """Number of `wanted` tokens that one row may compute."""
         if prompt_logprobs:
             left = self.prompt_logprob_tokens_left
             if left <= 0:
@@ -42,7 +42,7 @@ class StepBudget:
         return self.tokens_left if may_split else 0
 
     def cut(self, rows: Index, wanted: I32) -> tuple[Index, I32]:
-        """Rows that fit, and their tokens: decodes first, then earlier rows; the last one may get a part."""
+        """Return the rows that fit, and their tokens: decodes first, then earlier rows; the last one may be cut."""
         decodes_first = np.argsort(wanted > 1, kind="stable")
         rows = rows[decodes_first]
         wanted = wanted[decodes_first]

@@ -1,5 +1,5 @@
 """Ends of prompt chunks within the step budget: at state snapshots, at the limit for prompts with log-probabilities,
-before images that this step does not encode, and never inside a piece that must stay whole. Engine process.
+before images that this step does not encode, and never inside an indivisible piece. Engine process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tenonry_scheduling.whole import pieces_after, uncut
 
 
 class ChunkLimits:
-    """Limits of one step's chunks; rows that only decode are not affected. `apply`: True if any row may be limited."""
+    """Limits of one step's chunks; decoding rows are not affected. `apply`: True if any row may be limited."""
 
     __slots__ = ("_blocks", "_budget", "_encoder", "_rows", "_snapshots", "_whole")
 
@@ -31,7 +31,7 @@ class ChunkLimits:
 
     @property
     def count(self) -> bool:
-        """Return True if `advance` has something to count."""
+        """Return True if `advance` has state to update."""
         encoder = self._encoder
         if encoder is not None and encoder.to_encode:
             return True
@@ -40,7 +40,7 @@ class ChunkLimits:
         return bool(self._rows.prompt_logprob_rows)
 
     def fit(self, row: int, uncomputed: int, wanted: int | None) -> int:
-        """Number of its uncomputed tokens the row may compute."""
+        """Number of its uncomputed tokens that the row may compute."""
         count = uncomputed if wanted is None else min(uncomputed, wanted)
         if self._snapshots:
             count = self._blocks.cut_row(row, count)
@@ -54,7 +54,7 @@ class ChunkLimits:
         return count
 
     def fit_images(self, request: Request, start: int, wanted: int) -> tuple[int, bool]:
-        """Number of `wanted` tokens a starting request may compute, and whether an image has to wait."""
+        """Return the number of `wanted` tokens a starting request may compute, and True if an image has to wait."""
         if self._encoder is None or wanted <= 0:
             return wanted, False
         whole = uncut(pieces_after(request, start), start, wanted, self._budget.tokens_left)
@@ -62,7 +62,7 @@ class ChunkLimits:
         return count, count <= 0
 
     def cut(self, rows: Index, count: I32) -> tuple[Index, I32]:
-        """Rows that may compute something, and how many tokens; earlier rows first."""
+        """Return rows that may compute tokens, with their numbers; earlier rows first."""
         if self._snapshots:
             count = self._blocks.cut(rows, count)
         if self._rows.prompt_logprob_rows:
@@ -74,16 +74,14 @@ class ChunkLimits:
         return self.uncut(rows, count, None)
 
     def uncut(self, rows: Index, count: I32, spare: int | None) -> tuple[Index, I32]:
-        """Rows whose chunk would end in a piece that no step may cut compute fewer tokens, or more; `spare` bounds how
-        many more, of all of them together.
-        """
+        """Shorten or extend chunks that would end in an indivisible piece; `spare` bounds the total extension."""
         if not self._whole.by_row:
             return rows, count
         start = self._rows.num_computed[rows]
         return self._whole.fit_rows(rows, start, count, spare)
 
     def advance(self, rows: list[int], num_tokens: list[int]) -> None:
-        """These tokens were just scheduled; a row whose prompt is computed no longer counts."""
+        """Record scheduled tokens; a row whose prompt is computed no longer counts."""
         columns = self._rows
         for row, count in zip(rows, num_tokens, strict=True):
             end = int(columns.num_computed[row])

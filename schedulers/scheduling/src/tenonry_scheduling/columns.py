@@ -21,7 +21,7 @@ def joined_ranges(start: I32, count: NDArray[np.integer[Any]]) -> I32:
 
 
 class Spans(NamedTuple):
-    """The positions that each scheduled row computes: row intp[R], from start i32[R] up to seq_lens i32[R]."""
+    """Positions computed by each scheduled row: row intp[R], from start i32[R] up to seq_lens i32[R]."""
 
     row: NDArray[np.intp]
     start: I32
@@ -29,11 +29,11 @@ class Spans(NamedTuple):
 
 
 class StepInputs:
-    """The flattened batch of one step, T tokens over R rows: what a model runner needs besides its caches.
+    """The flattened batch of one step, T tokens over R rows: inputs of a model runner.
 
-    row i32[R], start i32[R] (first position), num_tokens i32[R], samples bool[R], query_start_loc i32[R+1],
-    seq_lens i32[R] (KV length after the step), positions i32[T], token_ids i32[T] (−1 where only the worker's own last
-    sample knows), token_row i32[T] (row of each token).
+    row i32[R], start i32[R] (first position), num_tokens i32[R], samples bool[R], query_start_loc i32[R+1], seq_lens
+    i32[R] (KV length after the step), positions i32[T], token_ids i32[T] (−1 for the worker's own last sample),
+    token_row i32[T] (row of each token).
     """
 
     __slots__ = (
@@ -79,22 +79,22 @@ class BatchState:
         self.num_blocks = np.zeros((num_groups, max_num_seqs), np.int32)
 
     def apply(self, output: SchedulerOutput) -> StepInputs:
-        """Bring the columns to the end of the step, and return its inputs."""
+        """Advance the columns to the end of the step, and return its inputs."""
         return StepInputs(self, output, self.advance(output))
 
     def advance(self, output: SchedulerOutput) -> Spans:
-        """As `apply`, without inputs: which positions of which rows the step covers."""
+        """As `apply`, without inputs: returns the rows and positions of the step."""
         row = self.change_rows(output)
         start = self.num_computed[row]
         seq_lens = self.num_computed[row] = start + output.num_tokens
         sampling = row[output.samples]
-        behind = seq_lens[output.samples]  # the position after those that this step computes
+        behind = seq_lens[output.samples]  # the position after those computed in this step
         self.token_ids[sampling, behind] = KNOWN_TO_WORKER
         self.num_output[sampling] += 1
         return Spans(row, start, seq_lens)
 
     def change_rows(self, output: SchedulerOutput) -> NDArray[np.intp]:
-        """Remove finished rows, add new ones, and store blocks and tokens that the step brings; returns its rows."""
+        """Remove finished rows, add new ones, and store the step's blocks and tokens; returns its rows."""
         if len(output.gone):
             self.handle[output.gone] = 0
             self.num_blocks[:, output.gone] = 0
@@ -110,7 +110,7 @@ class BatchState:
         return row
 
     def record_sampled(self, rows: I32, token_ids: I32) -> None:
-        """Keep the tokens that `rows` sampled in the step just applied, so that `next_token` may be −1."""
+        """Store the tokens sampled by `rows` in the step just applied, so that `next_token` may be −1."""
         self.token_ids[rows, self.num_computed[rows]] = token_ids
 
     def _enter(self, new: NewRow) -> None:

@@ -2,7 +2,7 @@
 
 A worker encodes an image as a whole in the step that computes the first of its tokens, and encodes it again for a row
 that resumes in the middle of an image. So a row's chunk ends before an image that exceeds the step's limit. The
-worker's image cache is not known here: tokens are counted as if each image had to be encoded.
+worker's image cache is ignored: each image counts as encoded.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Image = tuple[int, int]  # its first token in the prompt, and the one after its 
 class EncoderLimit:
     """Limits image tokens per step to `most`; a larger image is encoded in a step of its own.
 
-    `to_encode`: by row, in order, the images of which the row has computed no token yet. Waiting requests may pass one
-    whose next token is of an image that does not fit, but no more than `max_passing` of them.
+    `to_encode`: by row, in order, images without a computed token. Up to `max_passing` waiting requests may pass one
+    whose next image does not fit.
     """
 
     __slots__ = (
@@ -46,7 +46,7 @@ class EncoderLimit:
         self._refused: set[int] = set()  # in this step
 
     def begin_step(self) -> None:
-        """Nothing is encoded yet, and requests are visited in their order."""
+        """Start a step without encoded images, which visits requests in order."""
         self.tokens_left = self._most
         self._refused.clear()
 
@@ -56,7 +56,7 @@ class EncoderLimit:
         return any(self._passed[handle] >= self._max_passing for handle in self._refused)
 
     def enter(self, request: Request, row: int, num_computed: int) -> None:
-        """The request starts in `row`; `num_computed` of its tokens have K/V."""
+        """Start the request in `row`; `num_computed` of its tokens have K/V."""
         self.forget(request.handle)
         for handle in self._passed:
             self._passed[handle] += 1
@@ -65,12 +65,12 @@ class EncoderLimit:
             self.to_encode[row] = images
 
     def forget(self, handle: int) -> None:
-        """The request does not wait any more."""
+        """Remove a request that does not wait any more."""
         self._passed.pop(handle, None)
         self._refused.discard(handle)
 
     def leave(self, row: int) -> None:
-        """The row is free."""
+        """Free the row."""
         self.to_encode.pop(row, None)
 
     def fit_first(self, request: Request, start: int, wanted: int) -> int:
@@ -86,7 +86,7 @@ class EncoderLimit:
         return self._fit(self.to_encode.get(row, ()), start, wanted, self.tokens_left)
 
     def cut(self, rows: Index, start: I32, wanted: I32) -> tuple[Index, I32]:
-        """Rows that may compute something, and how many tokens; earlier rows first."""
+        """Return rows that may compute tokens, with their numbers; earlier rows first."""
         count = wanted.copy()
         left = self.tokens_left
         for place in np.isin(rows, list(self.to_encode)).nonzero()[0].tolist():
@@ -100,7 +100,7 @@ class EncoderLimit:
         return rows[keep], count[keep]
 
     def advance(self, row: int, end: int) -> None:
-        """The row computes its tokens up to `end` in this step."""
+        """Advance the row's tokens to `end` in this step."""
         images = self.to_encode.get(row)
         if images is None:
             return
@@ -112,7 +112,7 @@ class EncoderLimit:
             del self.to_encode[row]
 
     def _fit(self, images: Sequence[Image], start: int, wanted: int, left: int) -> int:
-        """As far as its images fit into `left`; all or nothing where prompts are not cut."""
+        """Number of tokens whose images fit into `left`; all or nothing without chunked prefill."""
         end = start + wanted
         if not self._chunked:
             fits = left == self._most or tokens_before(images, end) <= left
@@ -128,7 +128,7 @@ class EncoderLimit:
 
 
 def images_after(request: Request, num_computed: int) -> list[Image]:
-    """The images of a request that have a token at `num_computed` or later."""
+    """Images of a request with a token at `num_computed` or later."""
     media = request.source.media
     if media is None:
         return []
@@ -137,5 +137,5 @@ def images_after(request: Request, num_computed: int) -> list[Image]:
 
 
 def tokens_before(images: Sequence[Image], end: int) -> int:
-    """Tokens of the images that begin before `end`."""
+    """Tokens of images that begin before `end`."""
     return sum(stop - begin for begin, stop in images if begin < end)

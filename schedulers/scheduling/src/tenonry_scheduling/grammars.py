@@ -1,6 +1,6 @@
 """Requests whose grammar the worker compiles: they stay outside the queue until it is ready. Engine process.
 
-So a step never waits for a grammar: a request starts when its own is ready, and the others continue.
+A step never waits for a grammar: a request starts when its own is ready, and the others continue.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tenonry.sampling_params import StructuredOutput
 
 
 class GrammarRequests:
-    """Requests that wait for a grammar, and those whose grammar is ready. `most`: maximum waiting requests."""
+    """Requests that wait for a grammar, and those with a compiled one. `most`: maximum waiting requests."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -45,7 +45,7 @@ class GrammarRequests:
         return asked
 
     def end(self, handles: Iterable[int]) -> list[Request]:
-        """The worker has these grammars: the requests that may start now."""
+        """Record compiled grammars; returns the requests that may start now."""
         found = []
         for handle in handles:
             request = self._waiting.pop(handle, None)
@@ -55,7 +55,7 @@ class GrammarRequests:
         return found
 
     def forget(self, handle: int) -> None:
-        """The request ended."""
+        """Remove an ended request."""
         self._waiting.pop(handle, None)
         self._new.pop(handle, None)
         self._ready.discard(handle)

@@ -24,7 +24,7 @@ from tenonry_scheduling.whole import WholePieces
 
 
 def length_classes(groups: Iterable[KVCacheGroup]) -> LengthClasses | None:
-    """Dependence of K on the sequence length: the same in all groups that declare one."""
+    """Dependence of K on the sequence length: equal in all groups that declare one."""
     return next((group.lengths for group in groups if group.lengths is not None), None)
 
 
@@ -41,12 +41,12 @@ class LifecycleHooks(Protocol):
 class Lifecycle:
     """Owns the state of all unfinished requests and every transition between its parts.
 
-    `requests`: unfinished requests by handle. `waiting`: those in the queue. `rows`: columns of those that run or whose
-    K/V is being loaded. `blocks`: their KV blocks. `arrived`: active rows, loaded by a KV connector, not yet announced
-    to the workers. `grammars`: requests outside the queue whose grammar is being compiled. `first_runs`: requests that
-    ran for the first time since the result reader last sent them. `num_preemptions`: preemptions so far. `adapters`:
-    limit on the adapters of rows; None if the engine serves none. `encoder`: the images that rows have yet to encode;
-    None without images. `whole`: parts of prompts that no step may split.
+    `requests`: unfinished requests by handle. `waiting`: those in the queue. `rows`: columns of running and loading
+    requests. `blocks`: their KV blocks. `arrived`: active rows, loaded by a KV connector, not yet announced to the
+    workers. `grammars`: requests outside the queue whose grammar is being compiled. `first_runs`: requests that ran for
+    the first time since the result reader last sent them. `num_preemptions`: preemptions so far. `adapters`: limit on
+    the adapters of rows; None if the engine serves none. `encoder`: images to encode by row; None without images.
+    `whole`: indivisible parts of prompts.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Lifecycle:
         blocks.attach(self.rows)
 
     def add(self, request: Request) -> None:
-        """Queue a new request. Propagates exceptions of its order; nothing has changed then."""
+        """Queue a new request. Propagates exceptions of its order, without a change."""
         self.waiting.add(request)
         self.requests[request.handle] = request
         if self.adapters is not None:
             self.adapters.begin(request)
 
     def start(self, request: Request, row: int, num_computed: int, now: float) -> None:
-        """The request, already in `row` with its blocks, runs from now on."""
+        """Start the request, already in `row` with its blocks."""
         self.waiting.discard(request)
         if self.adapters is not None:
             self.adapters.enter(request)
@@ -98,7 +98,7 @@ class Lifecycle:
         self.rows.activate(row)
 
     def announce(self, request: Request, row: int, num_computed: int, now: float) -> NewRow:
-        """Data that the workers need to run the row, with all its blocks; reports the first run to the client."""
+        """Return the workers' data of the row, with all its blocks; reports the first run to the client."""
         self.rows.announced[row] = True
         if request.num_cached_tokens < 0:
             request.num_cached_tokens = num_computed
@@ -107,12 +107,12 @@ class Lifecycle:
         return request.new_row(row, num_computed, self.blocks.table(row))
 
     def undo_start(self, request: Request, row: int) -> None:
-        """The request got a row but cannot run in this step; it is still in the queue."""
+        """Undo the start of a request with a row that cannot run in this step; it is still in the queue."""
         self.blocks.free(request, row, num_known=0)
         self.rows.leave(row)
 
     def wait_for_kv(self, request: Request) -> None:
-        """The request keeps its row, which cannot run before `end_transfers` finds its K/V loaded."""
+        """Keep the row of a request that cannot run before `end_transfers` reports its K/V as loaded."""
         self.waiting.discard(request)
         if self.adapters is not None:
             self.adapters.enter(request)
@@ -120,15 +120,13 @@ class Lifecycle:
 
     @property
     def is_closed(self) -> bool:
-        """Return True if no request may start before one that waits for its adapter, or to encode an image."""
+        """Return True if no request may start before one that waits for its adapter, or for its image."""
         if self.encoder is not None and self.encoder.is_closed:
             return True
         return self.adapters is not None and self.adapters.is_closed
 
     def must_wait(self, request: Request) -> bool:
-        """Return True if the request cannot start yet, because of its adapter, its grammar, or one that it may not
-        pass.
-        """
+        """Return True if the request cannot start yet, because of its adapter, its grammar, or an earlier request."""
         if self.encoder is not None and self.encoder.is_closed:
             return True
         if self.adapters is not None and not self.adapters.admits(request):
@@ -145,12 +143,12 @@ class Lifecycle:
         return True
 
     def end_grammars(self, handles: Iterable[int]) -> None:
-        """The worker has the grammars of these requests: back to the queue, in their old place."""
+        """Return the requests of these grammars to the queue, at their old place."""
         for request in self.grammars.end(handles):
             self.waiting.add(request)
 
     def end_transfers(self, done: Iterable[int], failed: Iterable[int]) -> None:
-        """KV transfers of these handles ended: rows that waited start, rows that used a lost load are preempted."""
+        """Handle ended KV transfers: waiting rows start, rows with a lost load are preempted."""
         arrived, lost = self.blocks.transfers(done, failed)
         for row, num_computed in arrived:
             request = self.rows.request(row)
@@ -162,7 +160,7 @@ class Lifecycle:
             self.preempt(self.rows.request(row), drop=True)
 
     def preempt(self, request: Request, *, drop: bool = False) -> None:
-        """Back to the queue, in its old place; blocks are freed, tokens kept. `drop`: as in `end`."""
+        """Return a request to the queue, at its old place; blocks are freed, tokens kept. `drop`: as in `end`."""
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         self.num_preemptions += 1
@@ -170,7 +168,9 @@ class Lifecycle:
         self.waiting.add(request)
 
     def end(self, request: Request, reason: FinishReason, *, drop: bool = False) -> FinishedOutput:
-        """Terminal outcome: release everything the request held. `drop`: its cached blocks are not trusted."""
+        """Release everything held by the request; returns its terminal outcome. `drop`: its cached blocks are not
+        trusted.
+        """
         request.finish_reason = reason
         request.status = RequestStatus.FINISHED
         self.waiting.discard(request)

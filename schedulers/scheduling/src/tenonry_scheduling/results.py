@@ -39,9 +39,9 @@ class ResultReader:
         )  # a number per row, used within one call
 
     def read(self, output: SchedulerOutput, result: ModelRunnerOutput) -> OutputsByClient:
-        """Take in tokens and failures; returns the outputs by client index.
+        """Apply tokens and failures; returns the outputs by client index.
 
-        Raises PluginError when the worker's answer does not fit the step.
+        Raises PluginError when the worker's result does not fit the step.
         """
         if output.round_tokens > 1:
             return self._read_round(output, result)
@@ -82,7 +82,7 @@ class ResultReader:
         return outputs_by_client
 
     def _read_round(self, output: SchedulerOutput, result: ModelRunnerOutput) -> OutputsByClient:
-        """As `read`, for a step in which rows that decode may have sampled several tokens each."""
+        """As `read`, for a multi-token step."""
         row = result.row.astype(np.intp)
         _check_round(output, result)
         ragged = Ragged(result, output.round_tokens)
@@ -104,7 +104,7 @@ class ResultReader:
         return outputs_by_client
 
     def _append_round(self, row: Index, ragged: Ragged) -> list[FinishedOutput]:
-        """Advance each row by its tokens; end the requests that are complete."""
+        """Advance each row by its tokens; end complete requests."""
         columns = self._rows
         token = ragged.token_ids
         first = columns.num_tokens[row] - columns.pending[row]
@@ -131,7 +131,7 @@ class ResultReader:
         return finished
 
     def _is_current(self, output: SchedulerOutput, row: Index) -> np.ndarray:
-        """Mask of the results whose requests are still in their rows; those of an older generation are dropped."""
+        """Mask of results whose requests are still in their rows; those of an older generation are dropped."""
         generation = self._scratch
         generation.fill(-1)
         generation[output.row] = output.generation
@@ -144,7 +144,7 @@ class ResultReader:
 
     # ------------------------------------------------------------------ tokens
     def _append(self, row: Index, token: I32) -> list[FinishedOutput]:
-        """Make each row's oldest pending token known; end the requests that are complete."""
+        """Make each row's oldest pending token known; end complete requests."""
         columns = self._rows
         pending = columns.pending[row]
         if np.count_nonzero(pending) != len(row):
@@ -170,10 +170,10 @@ class ResultReader:
         return finished
 
     def _end(self, row: int, length: int, stop_token_id: int | None) -> list[FinishedOutput]:
-        """End the request, or recompute it if it only outgrew the tokens that it was computed for."""
+        """End the request, or recompute it if it only reached the length limit of its class."""
         columns = self._rows
         columns.num_tokens[row] = length
-        columns.pending[row] = 0  # tokens sampled behind the last one are dropped
+        columns.pending[row] = 0  # tokens sampled after the last one are dropped
         request = columns.request(row)
         if stop_token_id is None and length < request.max_total_tokens:
             self._lifecycle.preempt(request)
@@ -184,7 +184,7 @@ class ResultReader:
         return [finished]
 
     def _fail(self, output: SchedulerOutput, row: I32, code: I32) -> list[FinishedOutput]:
-        """End failed rows first: a token that came with the failure is not delivered."""
+        """End failed rows first: a token of a failed row is not delivered."""
         failures = []
         codes = zip(row.tolist(), code.tolist(), strict=True)
         for failed, why in codes:
@@ -221,7 +221,9 @@ class ResultReader:
         handle: np.ndarray,
         logprobs: TokenLogprobs,
     ) -> None:
-        """`logprobs.row` holds rows; each client gets the part of its requests, by index into its `handles`."""
+        """Attach log-probabilities; `logprobs.row` holds rows; each client receives the part of its requests, by index
+        into its `handles`.
+        """
         place = self._scratch
         client = handle >> np.uint64(CLIENT_SHIFT)
         for index, outputs in outputs_by_client.items():
@@ -263,7 +265,7 @@ def _attach_pooled(
 
 
 def _check_round(output: SchedulerOutput, result: ModelRunnerOutput) -> None:
-    """Raises PluginError unless each row of the round has some tokens, and no more than it may have, or failed."""
+    """Raise PluginError unless each row of the step has failed, or has a permitted number of tokens."""
     count = num_of_each(result)
     most = output.round_tokens
     fits = len(count) == len(result.row) and int(result.offsets[-1]) == len(result.token_ids)
@@ -280,7 +282,9 @@ def _check_round(output: SchedulerOutput, result: ModelRunnerOutput) -> None:
 
 
 def _split(handle: np.ndarray, token: I32, count: I32 | None = None) -> OutputsByClient:
-    """One message per client; most engines have one. `count[i]` tokens are of the request `handle[i]`; None: one."""
+    """Split into one message per client; most engines have one. `count[i]`: tokens of the request `handle[i]`; None:
+    one each.
+    """
     outputs_by_client: OutputsByClient = defaultdict(EngineCoreOutputs)
     if len(handle) == 0:
         return outputs_by_client

@@ -17,12 +17,12 @@ from tenonry_scheduling.rows import Index
 from tenonry_scheduling.settings import WorkerDrafter
 
 MAX_WAIT_S = 0.005
-# Weight of the last time per token in the mean. One delayed by another process predicts little.
+# Weight of the latest time per token in the mean. A single delayed step predicts little.
 FORGETTING = 0.2
 
 
 class Rounds:
-    """The rounds of one scheduler that has one step in flight at a time."""
+    """Multi-token steps of one scheduler with one step in flight."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
@@ -31,16 +31,16 @@ class Rounds:
         context = lifecycle.context
         # Blocks of a sliding window are counted for rows that compute no more than the budget in one step.
         self._most = min(context.max_round_tokens, context.config.step_token_budget)
-        self._token_s = math.inf  # what a token of every row takes, in the mean
-        self._num_rows = 0  # for so many rows
+        self._token_s = math.inf  # mean time of one token of every row
+        self._num_rows = 0  # for this number of rows
         self._is_drafted = context.config.section(WorkerDrafter).drafter is not None
-        self._began = math.nan  # when the step that is under way did, if all of its rows decode
+        self._began = math.nan  # start of the current step, if all its rows decode
         self._draft_counts = (0, 0, 0)
 
     def extend(self, row: Index, output: SchedulerOutput, now: float) -> NewBlocks | None:
         """Extend a complete step to several tokens per row; returns the new blocks.
 
-        None, and nothing changed, if each row samples one token.
+        None, without a change, if each row samples one token.
         """
         self._began = math.nan
         if not self._is_possible(row, output):
@@ -55,7 +55,7 @@ class Rounds:
         if ahead < 1:
             return None
         end = columns.num_computed[row]
-        # Blocks are given back as far as the whole step sees none.
+        # Blocks outside the window during the whole step are released.
         columns.num_computed[row] = end - 1
         added = self._lifecycle.blocks.grow(row, end + ahead)
         columns.num_computed[row] = end
@@ -82,13 +82,13 @@ class Rounds:
         )
 
     def _num_ahead(self) -> int:
-        # Where tokens are drafted, the worker minds the time: a pass that verifies many takes little longer than one.
+        # Drafted tokens are timed by the worker: verifying many in one pass takes little longer than one.
         if self._is_drafted or self._token_s == 0:
             return self._most - 1
         return int(min(self._most - 1, MAX_WAIT_S / self._token_s))
 
     def answered(self, result: ModelRunnerOutput) -> None:
-        """Record the time per token of the step that ended, and count drafts."""
+        """Record the time per token of the completed step, and count drafts."""
         if result.num_drafts:
             drafts, tokens, accepted = self._draft_counts
             self._draft_counts = (
@@ -105,23 +105,23 @@ class Rounds:
         self._token_s += FORGETTING * (token_s - self._token_s)
 
     def take_draft_counts(self) -> tuple[int, int, int]:
-        """Drafts, their tokens, and those that were right, since the last call."""
+        """Return drafts, their tokens, and accepted tokens since the last call."""
         counts = self._draft_counts
         self._draft_counts = (0, 0, 0)
         return counts
 
 
 def num_of_each(result: ModelRunnerOutput) -> I32:
-    """Tokens of each row that sampled."""
+    """Number of tokens of each row that sampled."""
     offsets = result.offsets
     count: I32 = offsets[1:] - offsets[:-1]
     return count
 
 
 class Ragged:
-    """Sampled tokens of a multi-token step: `token_ids` i32[R, K], of which the first `count` i32[R] of each row count.
+    """Sampled tokens of a multi-token step: `token_ids` i32[R, K], of which the first `count` i32[R] per row are valid.
 
-    `is_whole`: all of them do.
+    `is_whole`: all are valid.
     """
 
     def __init__(self, result: ModelRunnerOutput, num_tokens: int) -> None:
@@ -136,22 +136,22 @@ class Ragged:
             self.token_ids[self._is_kept()] = result.token_ids
 
     def _is_kept(self) -> np.ndarray:
-        """bool[R, K]"""
+        """Mask bool[R, K] of valid tokens."""
         kept: np.ndarray = self.places < self.count[:, None]
         return kept
 
     def kept(self) -> I32:
-        """The ids, row by row."""
+        """Valid ids, row by row."""
         ids: I32 = self.token_ids.reshape(-1)
         return ids if self.is_whole else self.token_ids[self._is_kept()]
 
     def select(self, wanted: np.ndarray) -> None:
-        """Forget the other rows."""
+        """Drop the other rows."""
         self.count = self.count[wanted]
         self.token_ids = self.token_ids[wanted]
 
     def cut(self, is_last: np.ndarray) -> np.ndarray:
-        """End each row at the first token that `is_last` bool[R, K] marks; which rows have one."""
+        """End each row at the first token marked by `is_last` bool[R, K]; returns the mask of ended rows."""
         is_last = is_last & self._is_kept()
         ends: np.ndarray = is_last.any(axis=1)
         if np.count_nonzero(ends):

@@ -68,11 +68,11 @@ class Rows:
 
     @property
     def num_free(self) -> int:
-        """Rows without a request."""
+        """Number of rows without a request."""
         return len(self._free)
 
     def running(self) -> Index:
-        """Active rows in the order of activation. Read-only, and the same array until that order changes."""
+        """Active rows in order of activation. Read-only, and the same array until that order changes."""
         running = self._running
         if running is None:
             running = np.fromiter(self.active, np.intp, len(self.active))
@@ -93,7 +93,7 @@ class Rows:
         if length <= self._restart_after < limit:
             limit = self._restart_after + 1
         self.limit[row] = limit
-        # A number beyond the longest sequence means never; max_tokens and min_tokens may come near 2³¹.
+        # A number beyond the longest sequence means never; max_tokens and min_tokens may be close to 2³¹.
         earliest = request.num_prompt_tokens + params.min_tokens
         longest = self.token_ids.shape[1]
         self.stop_from[row] = min(earliest, longest)
@@ -113,7 +113,7 @@ class Rows:
         return row
 
     def activate(self, row: int) -> None:
-        """From now on the row may be scheduled."""
+        """Permit scheduling of the row from now on."""
         self.active[row] = None
         self._running = None
 
@@ -148,7 +148,7 @@ class Rows:
         self._free.append(row)
 
     def take_gone(self) -> I32:
-        """Announced rows that left since the last call."""
+        """Return announced rows that left since the last call."""
         if not self.gone:
             return NO_ROWS
         gone = np.array(self.gone, np.int32)
@@ -156,7 +156,7 @@ class Rows:
         return gone
 
     def request(self, row: int) -> Request:
-        """The request in `row`. Raises LookupError if there is none."""
+        """Return the request in `row`. Raises LookupError if there is none."""
         request = self.requests[row]
         if request is None:
             raise LookupError(f"row {row} holds no request")

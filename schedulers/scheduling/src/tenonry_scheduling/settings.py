@@ -7,7 +7,7 @@ from tenonry.interfaces.plugin import PluginSettings
 
 
 class WorkerDrafter(Settings):
-    """A setting that the worker declares, as a scheduler reads it: steps are planned for drafts if there are any."""
+    """A setting of the worker from the view of a scheduler: steps are planned for drafts if there are any."""
 
     drafter: PluginChoice | None = None
 

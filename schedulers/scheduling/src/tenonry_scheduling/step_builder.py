@@ -25,7 +25,7 @@ ScheduledRows = tuple[Index, I32, I32, NDArray[np.bool_]]  # row, num_tokens, ne
 
 
 class StepBuilder:
-    """One step in the making.
+    """One step during construction.
 
     `waiting`: requests in queue order; leave the loop at the first that does not fit. `now`: the scheduler's clock,
     seconds. `full`: a request did not fit into budget, rows or blocks. `preempted`: requests that lost their row to
@@ -60,22 +60,22 @@ class StepBuilder:
     # ------------------------------------------------------------------ looking
     @property
     def tokens_left(self) -> int:
-        """Token budget that is still free."""
+        """Remaining token budget."""
         return self._budget.tokens_left
 
     @property
     def prompt_logprob_tokens_left(self) -> int:
-        """Tokens that prompts with log-probabilities may still compute in this step; 0 or less: none."""
+        """Remaining tokens of prompts with log-probabilities in this step; 0 or less: none."""
         return self._budget.prompt_logprob_tokens_left
 
     @property
     def free_blocks(self) -> int:
-        """KV blocks that can be handed out now."""
+        """Number of KV blocks that can be allocated now."""
         return self._blocks.num_free
 
     @property
     def free_rows(self) -> int:
-        """Requests that may start besides those that run."""
+        """Number of requests that may start in addition to the running ones."""
         return self._rows.num_free
 
     @property
@@ -85,7 +85,7 @@ class StepBuilder:
 
     @property
     def ready(self) -> Index:
-        """Rows that this step can still run, in the order they started: not at their limit, no token missing."""
+        """Rows that this step can still run, in start order: not at their limit, without a missing token."""
         rows = self._rows
         running = rows.running()
         if self._scheduled or self._started:
@@ -104,26 +104,26 @@ class StepBuilder:
 
     @property
     def running(self) -> list[Request]:
-        """Running requests, in the order they started. Costs time per request; `ready` does not."""
+        """Running requests, in start order. Costs time per request, unlike `ready`."""
         rows = self._rows
         return [rows.request(row) for row in rows.running().tolist()]
 
     def num_uncomputed(self, rows: Index) -> I32:
-        """Tokens of each row that were not computed or scheduled yet (1 for a row that merely decodes)."""
+        """Uncomputed, unscheduled tokens of each row (1 for a decoding row)."""
         columns = self._rows
         uncomputed: I32 = columns.num_tokens[rows] - columns.num_computed[rows]
         return uncomputed
 
     # ------------------------------------------------------------------ deciding
     def run(self, request: Request, num_tokens: int | None = None) -> bool:
-        """Schedule `num_tokens` (by default all, or what the budget allows) of a running or waiting request.
+        """Schedule `num_tokens` (by default all within the budget) of a running or waiting request.
 
         A waiting request reserves the blocks of all its tokens. Fewer than `num_tokens` run if a prompt may be split:
         at the end of the budget, and of the share of prompts with log-probabilities (`prompt_logprob_tokens_left`), at
-        a snapshot of the row's state, and before an image that this step does not encode. False, and nothing changed,
-        if budget, rows or blocks do not suffice (`full` is set), and also if it runs in this step already, is at its
-        length limit, waits for the token it sampled last or for its K/V, that share or the images' one is used up, or
-        the rows have `max_loras` other adapters: later ones may still run.
+        a snapshot of the row's state, and before an image that this step does not encode. False, without a change, if
+        budget, rows or blocks do not suffice (`full` is set), and also if it runs in this step already, is at its
+        length limit, waits for its last sampled token or for its K/V, that share or that of images is used up, or the
+        rows have `max_loras` other adapters: later ones may still run.
         """
         row = request.row
         if row < 0:
@@ -143,8 +143,8 @@ class StepBuilder:
 
         Rows that compute a prompt with log-probabilities run fewer, or stay ready, where their share of the step ends
         (`prompt_logprob_tokens_left`), earlier rows first, and rows run no further than to a snapshot of their state,
-        or to an image that this step does not encode. False, and nothing changed, if budget or blocks do not suffice
-        for what is left, or nothing is.
+        or to an image that this step does not encode. False, without a change, if nothing remains, or budget or blocks
+        do not suffice for it.
         """
         rows = np.asarray(rows, np.intp)
         num_tokens = np.asarray(num_tokens, np.int32)
@@ -158,7 +158,7 @@ class StepBuilder:
         return self._run(rows, num_tokens, total)
 
     def run_ready(self, max_tokens: int | None = None) -> bool:
-        """Schedule every ready row: all of its uncomputed tokens, or what the budget allows, decodes first.
+        """Schedule every ready row: all of its uncomputed tokens within the budget, decodes first.
 
         `max_tokens` bounds each row's share. When blocks run out, victims (`BaseScheduler.victim`) are preempted until
         the others fit. False if nothing ran.
@@ -188,7 +188,7 @@ class StepBuilder:
                 return False
 
     def preempt(self, request: Request) -> None:
-        """Take a running request's row and blocks away; it waits again, keeping the tokens it has.
+        """Remove a running request's row and blocks; it waits again, with its tokens.
 
         Raises ValueError for a request that this step already runs, or that does not run at all.
         """
@@ -205,7 +205,7 @@ class StepBuilder:
         self.preempted.append(request)
 
     def build(self) -> SchedulerOutput:
-        """The finished step. Called once, by `BaseScheduler.schedule`."""
+        """Return the finished step. Called once, by `BaseScheduler.schedule`."""
         output = SchedulerOutput(
             step_id=self._step_id,
             gone=self._rows.take_gone(),
@@ -238,7 +238,7 @@ class StepBuilder:
         return output
 
     def _add_ahead(self, ahead: NewBlocks | None) -> None:
-        """Blocks for tokens beyond this step's first: those of one row stay neighbours."""
+        """Allocate blocks for tokens beyond this step's first; those of one row stay adjacent."""
         if ahead is None or not len(ahead.row):
             return
         added = _join([*self._added, ahead])
@@ -258,7 +258,7 @@ class StepBuilder:
         return self._lifecycle.context.feeds_back_tokens and not rows.has_grammar[row]
 
     def _preempt_one(self) -> bool:
-        """Preempt the victim among the ready requests; the last one is spared."""
+        """Preempt the victim among the ready requests, except the last one."""
         ready = self.ready
         if len(ready) < 2:
             return False
@@ -303,7 +303,7 @@ class StepBuilder:
         return True
 
     def _announce_arrived(self, rows: Index, added: NewBlocks) -> NewBlocks:
-        """Send rows whose K/V was loaded, with all their blocks, when they first run; returns other rows' blocks."""
+        """Send rows with loaded K/V, with all their blocks, when they first run; returns other rows' blocks."""
         columns = self._rows
         arrived = self._lifecycle.arrived.intersection(rows.tolist())
         for row in sorted(arrived):
@@ -315,7 +315,7 @@ class StepBuilder:
         return NewBlocks(*(column[was_known] for column in added))
 
     def _commit_start(self, request: Request, row: int, start: int, count: int) -> None:
-        """As `_commit`, for one row that just started: no arrays of one."""
+        """As `_commit`, for one row that just started, without arrays."""
         columns = self._rows
         end = start + count
         samples = end == request.num_tokens
@@ -369,7 +369,7 @@ class StepBuilder:
         self._register(rows, known, end)
 
     def _register(self, rows: Index, known: I32, end: I32) -> None:
-        """Cache the blocks that the rows compute up to `end`, as far as their tokens are `known`."""
+        """Cache the blocks that the rows compute up to `end`, within their `known` tokens."""
         self._blocks.register(rows, known)
         if self._snapshots:
             saved = self._blocks.save_states(rows, end)
@@ -378,7 +378,7 @@ class StepBuilder:
 
 
 def _join(columns: list[Any]) -> Any:
-    """Several tuples of columns, one after another, as one tuple."""
+    """Concatenate several tuples of columns."""
     if len(columns) == 1:
         return columns[0]
     by_column = zip(*columns, strict=True)

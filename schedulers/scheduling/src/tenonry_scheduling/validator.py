@@ -1,6 +1,6 @@
 """Step observer that checks each step of a scheduler against its contract, in numpy. Engine process.
 
-It keeps its own columns, fed only with what the workers will see, so it does not depend on the scheduler's own state.
+It keeps its own columns, fed only with the workers' input, so it is independent of the scheduler's own state.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tenonry_scheduling.columns import BatchState, Spans, joined_ranges
 from tenonry_scheduling.settings import ValidatorSettings
 
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
-# Setting, unless 0, that bounds the different values of a field in the rows of one step.
+# Setting, unless 0, that limits the different values of a field in the rows of one step.
 _DISTINCT = {"adapter": "max_loras"}
 
 
 class StepValidator(StepObserver):
-    """Raises ContractViolation with the scheduler, the step and the rule."""
+    """Raises ContractViolation with scheduler, step and rule."""
 
     Settings = ValidatorSettings
 
@@ -41,31 +41,31 @@ class StepValidator(StepObserver):
         self._plugin = context.plugin_name
         self._num_rows = num_rows
         self._budget = config.step_token_budget
-        self._ahead = 0  # tokens that each row of the last step may sample beyond one
-        # How far the layers of each group see; 0 for those with a state.
+        self._ahead = 0  # maximum tokens of each row of the last step beyond one
+        # Window of the layers of each group; 0 for those with a state.
         self._windows = [
             0 if group.kind == "recurrent" else group.window or context.max_model_len
             for group in kv_cache.groups
         ]
         self._num_groups = len(self._windows)
-        # What the ids of each group are below: blocks, or state slots.
+        # Exclusive bound of the ids of each group: blocks, or state slots.
         self._num_ids = np.where(self._windows, kv_cache.num_blocks, kv_cache.num_state_slots)
         self._state = BatchState(
             num_rows, context.max_model_len, kv_cache.block_size, self._num_groups
         )
         self._limit = np.zeros(num_rows, np.int32)
-        # Rows that never run with a pending token: all where tokens are not fed back, else those with a grammar.
+        # Rows that never run with a pending token: all without feedback, else those with a grammar.
         self._waits, self._pending, self._runs = np.zeros((3, num_rows), np.bool_)
-        # The most different values of a field in one step (0: any number), and a hash of each row's value.
+        # Maximum different values of a field in one step (0: unlimited), and a hash of each row's value.
         self._bounded = [
             (field, setting, getattr(config, setting), np.zeros(num_rows, np.int64))
             for field, setting in _DISTINCT.items()
         ]
         self._row_of: dict[int, int] = {}  # by handle
-        # A stay is the time that a request spends in a row: its number modulo the number of rows is the row. 0: free.
+        # A stay is the period of a request in a row: its number modulo the number of rows is the row. 0: free.
         self._stay = np.zeros(num_rows, np.int64)
         self._stays = 0
-        # For each block, the stay that wrote it last, and the group for which it did.
+        # For each block, the stay and the group that wrote it last.
         self._writer = np.zeros(kv_cache.num_blocks, np.int64)
         self._writers_of_group = num_rows << 32
         self._scratch = np.zeros(max(kv_cache.num_blocks, num_rows), np.int64)
@@ -81,7 +81,7 @@ class StepValidator(StepObserver):
             self._runs[self._row_of[handle]] = False  # the row has yet to leave
 
     def scheduled(self, output: SchedulerOutput) -> None:
-        """Every rule that one step can break."""
+        """Check all rules of one step."""
         expected = self._step_id + 1
         self._step_id = output.step_id
         if output.step_id != expected:
@@ -104,18 +104,18 @@ class StepValidator(StepObserver):
                     self._check_slots(group, spans)
 
     def answered(self, result: ModelRunnerOutput) -> None:
-        """A result came back: its tokens are no longer pending. Rows of a round stand where their tokens end."""
+        """Apply a result: its tokens are no longer pending. Rows of a multi-token step end at their last token."""
         self._pending[result.row] = False
         if self._ahead:
             self._settle(result)
 
     # ------------------------------------------------------------------ rules
     def _broken(self, rule: str, detail: str, *values: object) -> NoReturn:
-        """`detail % values` says what was found."""
+        """Raise the violation of a rule; `detail % values` describes it."""
         raise ContractViolation(self._plugin, self._step_id, rule, detail % values) from None
 
     def _check_columns(self, output: SchedulerOutput) -> None:
-        """Shapes, sums and ranges."""
+        """Check shapes, sums and ranges."""
         num_tokens = output.num_tokens
         num_rows = len(output.row)
         is_equal = (
@@ -139,8 +139,8 @@ class StepValidator(StepObserver):
                 self._check_range(rows, self._num_rows, "max_num_seqs", "row")
 
     def _check_range(self, values: np.ndarray, stop: Any, rule: str, what: str) -> None:
-        """Each of `values` must be below `stop`, one number for all or one for each."""
-        # Seen as unsigned, a negative number is a large one: one comparison finds both.
+        """Check that each of `values` is below `stop`, one number for all or one for each."""
+        # As unsigned, a negative number is a large one: one comparison finds both.
         outside = values.view(_UNSIGNED[values.itemsize]) >= stop
         if np.count_nonzero(outside):
             found = values[outside][0]
@@ -230,7 +230,7 @@ class StepValidator(StepObserver):
             self._broken("a round holds only rows that decode", "%d tokens", tokens)
 
     def _settle(self, result: ModelRunnerOutput) -> None:
-        """A round is over: rows go on behind the tokens that they got."""
+        """End a multi-token step: rows continue after their tokens."""
         row = result.row
         count = result.offsets[1:] - result.offsets[:-1]
         missing = self._ahead + 1 - count
@@ -242,7 +242,7 @@ class StepValidator(StepObserver):
         self._state.num_computed[row] -= missing
 
     def _advance(self, output: SchedulerOutput) -> Spans:
-        """All row, group and block ids are in range by now: only a sequence that is too long can be out of bounds."""
+        """Advance the columns. Row, group and block ids are in range by now: only a sequence can be too long."""
         if self._ahead:
             num_tokens = output.num_tokens + np.int32(self._ahead)
             output = msgspec.structs.replace(output, num_tokens=num_tokens)
@@ -285,7 +285,9 @@ class StepValidator(StepObserver):
             self._broken(rule, "row %d would hold %d tokens", row[over][0], longest)
 
     def _check_slots(self, group: int, spans: Spans) -> None:
-        """Every token has a slot, and nothing else is written into its block, in this step or while it is held."""
+        """Check that every token has a slot, and nothing else is written into its block, in this step or while it is
+        held.
+        """
         size = self._state.block_size
         if np.count_nonzero(self._state.num_blocks[group][spans.row] * size < spans.seq_lens):
             self._broken("every scheduled token has a slot", "a row lacks blocks")
@@ -306,7 +308,7 @@ class StepValidator(StepObserver):
         self._writer[blocks] = writer
 
     def _held(self, group: int, row: int, spans: Spans) -> Any:
-        """The row's blocks in a group, but for those before what it sees in this step."""
+        """Blocks of the row in a group, except those before its window in this step."""
         state = self._state
         start = spans.start[spans.row == row].min(initial=state.num_computed[row])
         first = max(0, start - self._windows[group] + 1) // state.block_size
@@ -321,7 +323,7 @@ class StepValidator(StepObserver):
 
 
 def blocks_of(spans: Spans, block_size: int) -> tuple[NDArray[np.intp], I32]:
-    """The blocks that positions fall into: row [B], and place in the row's block table [B]."""
+    """Blocks of positions: row [B], and place in the row's block table [B]."""
     row = spans.row
     first = spans.start // block_size
     place = (spans.seq_lens - 1) // block_size

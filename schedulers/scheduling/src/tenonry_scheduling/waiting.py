@@ -17,7 +17,7 @@ MIN_COMPACTED = 64  # a heap of at most this many entries keeps the removed ones
 
 
 class WaitingQueue:
-    """Requests that wait to run. `order` returns a comparable key, smallest first; ties go by arrival."""
+    """Waiting requests. `order` returns a comparable key, smallest first; ties are broken by arrival."""
 
     def __init__(self, order: Callable[[Request], Any]) -> None:
         self._order = order
@@ -32,7 +32,7 @@ class WaitingQueue:
         return request.handle in self._members
 
     def add(self, request: Request) -> None:
-        """Enter the queue; a request that comes back keeps the key it got first."""
+        """Add a request; a returning one keeps its first key."""
         if request.key is None:
             request.key = self._order(request)
         self._entries += 1
@@ -41,7 +41,7 @@ class WaitingQueue:
         heapq.heappush(self._heap, item)
 
     def discard(self, request: Request) -> None:
-        """Take out of the queue, at any position, if it is a member."""
+        """Remove a member from any position in the queue."""
         self._members.pop(request.handle, None)
         most = max(MIN_COMPACTED, 2 * len(self._members))
         if len(self._heap) > most:
@@ -50,7 +50,7 @@ class WaitingQueue:
             heapq.heapify(self._heap)
 
     def __iter__(self) -> Iterator[Request]:
-        """Requests in order. Those that are still members when the loop ends stay queued; cost is per request visited.
+        """Yield requests in order. Members at the end of the loop stay queued; cost is per request visited.
 
         One loop at a time. A request that enters during the loop is visited if it is ordered behind those already
         visited.
@@ -69,6 +69,6 @@ class WaitingQueue:
                     heapq.heappush(self._heap, item)
 
     def _is_member(self, item: Item) -> bool:
-        """Return True for a current heap entry: it may have been removed, and its request may have entered again."""
+        """Return True for a current heap entry: it may have been removed, and its request may have returned."""
         request = item[3]
         return self._members.get(request.handle) is item

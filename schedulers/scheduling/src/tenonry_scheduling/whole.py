@@ -1,6 +1,6 @@
 """Parts of prompts that no step may split: the tokens of an image with bidirectional attention. Engine process.
 
-A chunk ends before such a piece or behind it. `Media.whole` of a request holds their positions.
+A chunk ends before such a piece or after it. `Media.whole` of a request holds their positions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Piece = tuple[int, int]  # its first token in the prompt, and the one after its 
 
 
 class WholePieces:
-    """`by_row`: in order, the pieces of which the row has yet to compute a token."""
+    """Indivisible pieces. `by_row`: in order, those with an uncomputed token."""
 
     __slots__ = ("by_row",)
 
@@ -26,17 +26,17 @@ class WholePieces:
         self.by_row: dict[int, list[Piece]] = {}
 
     def enter(self, request: Request, row: int, num_computed: int) -> None:
-        """The request starts in `row`; `num_computed` of its tokens have K/V."""
+        """Start the request in `row`; `num_computed` of its tokens have K/V."""
         pieces = pieces_after(request, num_computed)
         if pieces:
             self.by_row[row] = pieces
 
     def leave(self, row: int) -> None:
-        """The row is free."""
+        """Free the row."""
         self.by_row.pop(row, None)
 
     def advance(self, row: int, end: int) -> None:
-        """The row computes its tokens up to `end` in this step."""
+        """Advance the row's tokens to `end` in this step."""
         pieces = self.by_row.get(row)
         if pieces is None or pieces[0][1] > end:
             return
@@ -47,14 +47,14 @@ class WholePieces:
             del self.by_row[row]
 
     def fit(self, row: int, start: int, count: int, left: int) -> int:
-        """Number of tokens the row may compute from `start` on instead of `count`, at most `left`."""
+        """Number of tokens that the row may compute from `start` on instead of `count`, at most `left`."""
         return uncut(self.by_row.get(row, ()), start, count, left)
 
     def fit_rows(
         self, rows: Index, start: I32, wanted: I32, spare: int | None
     ) -> tuple[Index, I32]:
-        """Rows that may compute tokens, and how many, earlier rows first. `spare`: tokens available beyond `wanted` for
-        all rows together; None for no limit.
+        """Return rows that may compute tokens, with their numbers, earlier rows first. `spare`: tokens available beyond
+        `wanted` for all rows together; None for no limit.
         """
         count = wanted.copy()
         for place in np.isin(rows, list(self.by_row)).nonzero()[0].tolist():
@@ -72,8 +72,8 @@ class WholePieces:
 
 
 def uncut(pieces: Sequence[Piece], start: int, count: int, left: int) -> int:
-    """`count` tokens from `start` on, or fewer, up to the piece in which they would end; all of that piece if they
-    begin with it, or in it, and `left` tokens suffice, else none.
+    """`count` tokens from `start` on, or fewer, up to the piece in which they would end; the whole piece if `start` is
+    in it and `left` tokens suffice, else none.
     """
     end = start + count
     for begin, stop in pieces:
@@ -85,7 +85,7 @@ def uncut(pieces: Sequence[Piece], start: int, count: int, left: int) -> int:
 
 
 def pieces_after(request: Request, num_computed: int) -> list[Piece]:
-    """The pieces of a request that have a token at `num_computed` or later."""
+    """Pieces of a request with a token at `num_computed` or later."""
     media = request.source.media
     if media is None:
         return []
@@ -94,7 +94,7 @@ def pieces_after(request: Request, num_computed: int) -> list[Piece]:
 
 
 def check_pieces(request: Request, most: int) -> None:
-    """Raises RequestError for pieces that are none, and for one of more than `most` tokens."""
+    """Raise RequestError for invalid pieces, and for one of more than `most` tokens."""
     end = 0
     for begin, stop in pieces_after(request, -1):
         if begin < end or stop <= begin or stop > request.num_prompt_tokens:

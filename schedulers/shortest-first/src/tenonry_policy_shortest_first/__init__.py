@@ -1,4 +1,4 @@
-"""The scheduling policy `shortest-first`: short requests pass long ones, by a bounded time. Engine process."""
+"""The scheduling policy `shortest-first`: short requests overtake long ones, by a bounded time. Engine process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class ShortestFirstOptions(PluginOptions):
 
 
 class ShortestFirst:
-    """Orders requests by arrival time plus a delay that grows with the tokens that they may take.
+    """Orders requests by arrival time plus a delay that grows with their maximum tokens.
 
     The delay is bounded (ageing): a request that arrives `max_delay` seconds or more after another never passes it.
     """
 
     Options = ShortestFirstOptions
-    starvation_free = False  # requests that arrive within `max_delay` pass
+    starvation_free = False  # requests that arrive within `max_delay` overtake
 
     def __init__(self, options: ShortestFirstOptions) -> None:
         self._options = options
