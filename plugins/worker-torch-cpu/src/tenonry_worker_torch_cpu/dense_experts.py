@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tenonry_worker_torch.changes import Changes
 
-# Multiplications and additions that may be wasted on experts that were not chosen: about what twenty operations cost.
+# Multiplications and additions that may be wasted on unchosen experts: about the cost of twenty operations.
 MAX_WASTE = 2_000_000
 ARGUMENTS = ["hidden_states", "top_k_index", "top_k_weights"]
 TRIAL_TOKENS = 7
@@ -77,8 +77,8 @@ def use_dense_experts(model: nn.Module, changes: Changes) -> int:
 
 
 def _may_be_dense(module: Any) -> bool:
-    """Plain gated experts of a size for which even a token in a batch of one would be computed so."""
-    if not hasattr(module, "gate_up_proj"):  # most modules, without a look at all that is in them
+    """True for plain gated experts small enough for dense computation of a single token."""
+    if not hasattr(module, "gate_up_proj"):  # most modules, without further inspection
         return False
     if {name for name, _ in module.named_parameters()} != {"gate_up_proj", "down_proj"}:
         return False

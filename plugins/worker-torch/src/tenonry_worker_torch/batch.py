@@ -54,7 +54,7 @@ def attention_batch(
 
 
 def tokens_as_rows(batch: AttentionBatch) -> AttentionBatch:
-    """The same tokens, each as a row of its own that decodes."""
+    """Return the same tokens, each as a separate decoding row."""
     row = np.repeat(batch.row, batch.num_tokens)
     ends = np.cumsum(batch.num_tokens)
     behind = np.repeat(ends, batch.num_tokens) - np.arange(

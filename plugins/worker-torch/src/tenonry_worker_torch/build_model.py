@@ -69,7 +69,7 @@ def build(module: PreTrainedModel, plan: BuildPlan) -> LoadedModel:
     if plan.image_check is not None:
         images = _open_images(model, plan.image_check, skip_check=plan.skip_check)
         plan = replace(plan, fuse=plan.fuse and not images.needs_own_layers)
-    # Other stages do not know about the damage, and compute with this one until the checks end.
+    # Other stages are unaware of the damage, and compute with this one until the checks end.
     with named_failure(module, plan.parallel.tensor.size), blaming(damage):
         if plan.fuse or not plan.skip_check:
             with without_compiled_products(module):
@@ -126,7 +126,7 @@ def _bound(
 def _make_fast(
     model: LoadedModel, checks: ModelChecks, plan: BuildPlan, seats: AdapterTargets | None
 ) -> None:
-    """Apply all passes, and log which are used."""
+    """Apply all passes, and log the active ones."""
     facts = PassFacts(
         checks,
         plan.max_model_len,
@@ -183,7 +183,7 @@ def _adapter_targets(model: LoadedModel, adapters: Adapters) -> AdapterTargets:
 
 
 def _check(model: LoadedModel, checks: ModelChecks, run: PackedRun, plan: BuildPlan) -> None:
-    """Compare the model as it will serve with its own code; then with K and V in a storage that rounds them."""
+    """Compare the final model with its own code; then with rounded K and V, if their storage rounds."""
     if not plan.skip_check:
         checks.require(model.forward)
         unpack_read(model.module)

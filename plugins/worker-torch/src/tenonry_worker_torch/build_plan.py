@@ -1,4 +1,4 @@
-"""A model that is to be loaded, and in which way, as a value. Worker process."""
+"""Plan for loading a model, as a value. Worker process."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """Parts and settings that turn a loaded module into a model that serves.
+    """Parts and settings that convert a loaded module to a served model.
 
-    `window_groups`: layers with a window are in KV groups of their own. `adapters`: if there may be any. `image_check`:
+    `window_groups`: separate KV groups for layers with a window. `adapters`: adapters may be loaded. `image_check`:
     enables the vision encoder, and verifies it. `kernels`: for parts of a step. `quantisation`: its layers replace
-    linear ones. `invariant`: a row's results may depend on no other row; it needs `kernels` and `fuse`.
-    `kv_cache_dtype`: storage of K and V; all else is compared with floats in the cache before. `passes`: additional
-    model passes.
+    linear ones. `invariant`: a row's results are independent of other rows; it needs `kernels` and `fuse`.
+    `kv_cache_dtype`: storage of K and V; everything else is first compared with floats in the cache. `passes`:
+    additional model passes.
     """
 
     backend: type[AttentionBackend]

@@ -44,5 +44,5 @@ class Changes:
             raise failure
 
     def forget(self) -> None:
-        """Keep all changes, and free what they replaced."""
+        """Keep all changes, and free the replaced values."""
         self._undo.clear()

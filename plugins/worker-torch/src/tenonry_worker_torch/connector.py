@@ -1,4 +1,4 @@
-"""The worker half of a KV connector, and the KV tensors as it sees them. Worker process."""
+"""The worker half of a KV connector, and its view of the KV tensors. Worker process."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class CacheBlocks:
-    """A `BlockStore`: the bytes of a block are those of its K and V, layer by layer.
+    """A `BlockStore`: a block consists of its K and V, layer by layer.
 
-    `caches` are read in each call: there are none while the engine sleeps, and others afterwards. `writer` names the
+    `caches` are read in each call: sleep removes and replaces them. `writer` names the
     owner of the layout of K and V within a block.
     """
 
@@ -121,9 +121,9 @@ class TransferFuture:
 class ConnectedSteps:
     """Steps of a runner with transfers around them: loads before, saves after; also steps without rows.
 
-    A multi-token step is one step here, which is why this surrounds the runner and is none of its features. Saves begin
-    when the step is launched, not when it has ended: they read blocks that no launched step changes, and a copy from a
-    device follows earlier launches, on a stream of its own.
+    A multi-token step is one step here, hence a wrapper of the runner instead of a feature. Saves begin when the step
+    is launched, not when it has ended: they read blocks that no launched step changes, and a copy from a device follows
+    earlier launches, on a stream of its own.
     """
 
     def __init__(

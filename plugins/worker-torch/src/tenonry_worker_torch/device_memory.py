@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def device_memory(
     model: LoadedModel, num_tokens: int, utilization: float, max_num_seqs: int
 ) -> int:
-    """Bytes of a CUDA device for the KV cache: its share, less used memory and that of the largest step, its sampling
-    included.
+    """Bytes of a CUDA device for the KV cache: its share, less used memory and the requirement of the largest step with
+    sampling.
     """
     torch.cuda.synchronize(model.device)
     torch.cuda.empty_cache()

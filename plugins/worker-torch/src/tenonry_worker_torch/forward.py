@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class StepLengths:
-    """Sequence lengths i64[T] of the tokens of the step under way; None while a prompt runs by itself."""
+    """Sequence lengths i64[T] of the tokens of the current step; None while a prompt runs alone."""
 
     __slots__ = ("of_tokens",)
 

@@ -43,15 +43,16 @@ CONFLICTS = Conflicts(
     },
 )
 
-# Unless a user asks, these alone: their layers have such kernels in most shapes, and in bfloat16 a single stream is
+# Only these by default: their layers have such kernels in most shapes, and in bfloat16 a single stream is
 # quicker with others.
 DTYPE = torch.float32
 FAMILIES = frozenset({"llama", "mistral", "phi3", "qwen2", "qwen3"})
 
 
 def serves_invariant(setup: Setup, family: str) -> bool:
-    """Return True if the model is to be served so, as far as known before it is loaded: if configured, or, for a known
-    family, if nothing prevents it. `refuse_conflicts` has rejected what prevents a configured one.
+    """Return True if the model is to be served with batch invariance, as far as known before it is loaded: if
+    configured, or, for a known family, if nothing prevents it. `refuse_conflicts` has rejected conflicts of a
+    configured one.
     """
     configured = torch_settings(setup.config).batch_invariant
     if configured is not None:
@@ -69,7 +70,7 @@ def _is_installed() -> bool:
 
 
 def require_kernels(found: FoundKernels | None) -> None:
-    """Raise ConfigError if there are no step kernels, or nothing that uses them."""
+    """Raise ConfigError without step kernels, or without a use of them."""
     if not _is_installed():
         raise ConfigError(
             f"{PROMISE}; pip install {ATTENTION_BACKENDS.provider[BACKEND]}, or leave --batch-invariant out"

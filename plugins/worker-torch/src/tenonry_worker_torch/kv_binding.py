@@ -21,7 +21,7 @@ def bind_kv_cache(
     """Fill `runner_kv_caches` in layer-index order and assign each layer a one-element list with its cache.
 
     Names without a layer in `forward_context`, and layers without a cache, raise ValueError, as does a runner list that
-    is not empty. Two names with one layer index raise Unsupported: which of them comes first would be a guess.
+    is not empty. Two names with one layer index raise Unsupported: their order would be a guess.
     """
     if runner_kv_caches:
         raise ValueError(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.attention.base import AttentionBatch, CachedLayer, LayerCache, LayerSpec
     from tenonry_torch_base.paged_attention import ChunkKernel, Chunks, PagedKernel, PagedKeys
 
-SLAB_SHARE = 2  # slabs may take the size of the KV cache over this
+SLAB_SHARE = 2  # slabs are limited to this fraction of the KV cache: 1/2
 MATRIX_WORK = 1 << 16  # elements of K above which batched products beat the fused kernel
 
 
@@ -70,8 +70,8 @@ class CpuBackend(SdpaBackend):
         return super().adopt(other, caches)
 
     def decode_with(self, kernels: Mapping[str, PagedKernel]) -> None:
-        """Use kernels to attend over the blocks of decoding rows, one for each layer by its name; none: as before. The
-        cache must be reallocated.
+        """Use kernels to attend over the blocks of decoding rows, one for each layer by its name; {} restores the
+        default. The cache must be reallocated.
         """
         self._paged = kernels
         self.cache_sizes = type(self).cache_sizes[:1] if kernels else type(self).cache_sizes
@@ -137,7 +137,7 @@ class CpuBackend(SdpaBackend):
         for group in plan.slab_groups:
             self._fill(group, layer.kv_cache[0], number, both)
         first = plan.slab_groups[0]
-        if first.queries is None:  # then there is no other group, and nothing but decoding
+        if first.queries is None:  # the only group, with decoding rows alone
             return self._attend(layer, query, first, number)
         out = query.new_empty(plan.num_queries, spec.num_heads, spec.value_size)
         for group in plan.slab_groups:
@@ -168,7 +168,7 @@ class CpuBackend(SdpaBackend):
         return plan.keys(both)
 
     def prompt_keys(self, layer: CachedLayer, plan: SdpaPlan) -> tuple[Chunks, PagedKeys] | None:
-        """All rows of a step with prompts; None where kernels cannot attend for one of them."""
+        """Return all rows of a step with prompts; None if kernels cannot attend for one of them."""
         both = layer.kv_cache[0].both
         if both is None or not isinstance(plan, PagedPlan):
             return None
@@ -245,7 +245,7 @@ class CpuBackend(SdpaBackend):
     ) -> torch.Tensor:
         spec = layer.spec
         is_plain = not (spec.softcap or spec.window or spec.chunk or spec.sinks)
-        # A single row sees all keys that it is given, so it needs no mask.
+        # A single row attends to all its keys, without a mask.
         if is_plain and len(query) == 1:
             return functional.scaled_dot_product_attention(query, key, value, scale=spec.scaling)
         mask = group.mask_for(spec)[:, None, :, : group.longest]

@@ -44,7 +44,7 @@ class InvariantPlan:
 
 
 class InvariantBackend(SdpaBackend):
-    """See the module. It is chosen by the setting `batch_invariant`, not by name."""
+    """Batch-invariant backend, see the module. Selected by the setting `batch_invariant`, not by name."""
 
     name: ClassVar[str] = "invariant"
     features: ClassVar[frozenset[str]] = SdpaBackend.features - {STORAGE}
@@ -94,8 +94,8 @@ def step_keys(batch: AttentionBatch, block_size: int, blocks: torch.Tensor) -> S
 def _groups(
     begins: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Divide the `counts` queries of rows from `begins` on into groups of at most `GROUP_QUERIES`: row, first query,
-    count.
+    """Divide the `counts` queries of rows from `begins` on into groups of at most `GROUP_QUERIES`: returns row, first
+    query, count.
     """
     if len(counts) == counts.sum():
         return np.arange(len(counts)), begins, counts

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class PagedPlan(SdpaPlan):
     """A step: the reference's plan for prefill, and the keys of decoding rows for kernels."""
 
-    sorts: ClassVar[bool] = False  # a kernel takes rows of any length together
+    sorts: ClassVar[bool] = False  # a kernel handles rows of any length together
     __slots__ = ("_all_rows", "_chunked", "_chunks", "_lengths", "_table")
 
     def __init__(self, batch: AttentionBatch, block_size: int) -> None:
@@ -39,8 +39,8 @@ class PagedPlan(SdpaPlan):
         return PagedKeys(blocks, self._table, self._lengths, self.batch.is_dependent)
 
     def chunks(self, blocks: torch.Tensor) -> tuple[Chunks, PagedKeys] | None:
-        """The rows with several queries, and their keys in the cache `blocks` of a layer; None if there are none, or if
-        some see tokens behind their own.
+        """Return the rows with several queries, and their keys in the cache `blocks` of a layer; None without such
+        rows, or if some attend to later tokens.
         """
         if not self.prefill or any(segment.last_seen is not None for segment in self.prefill):
             return None
@@ -56,7 +56,7 @@ class PagedPlan(SdpaPlan):
         return self._chunks, PagedKeys(blocks, table, lengths)
 
     def all_rows(self, blocks: torch.Tensor) -> tuple[Chunks, PagedKeys] | None:
-        """As `chunks`, of all rows of the step, with those that decode; None also where only some tokens attend."""
+        """As `chunks`, for all rows of the step, including decoding ones; also None if only some tokens attend."""
         is_pruned = (
             self.batch.full_plan is not None or self.num_queries < self.batch.num_tokens.sum()
         )

@@ -25,8 +25,8 @@ HIDDEN = float("-inf")
 
 
 class Entry(NamedTuple):
-    """Rows that move into neighbouring `slots` of a slab, and the lines that fill them: no contents of other rows,
-    which may be NaN, are left.
+    """Rows that move into neighbouring `slots` of a slab, and the lines that overwrite all contents of other rows,
+    which may be NaN.
 
     `index` i64[2, lines]: for keys and for values, the lines of the cache in the order in which they fill the slots. A
     line is `line_tokens` tokens of one head: a divisor of both a block and a slot.
@@ -121,7 +121,7 @@ class CpuPlan(SdpaPlan):
 
     @property
     def only_group(self) -> SlabGroup | None:
-        """The group of all tokens, in order, in a step that copies no row into a slab; None in any other."""
+        """Return the group of all tokens, in order, in a step that copies no row into a slab; None otherwise."""
         if len(self.slab_groups) != 1:
             return None
         group = self.slab_groups[0]

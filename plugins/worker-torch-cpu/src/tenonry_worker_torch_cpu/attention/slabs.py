@@ -122,7 +122,7 @@ class Slabs:
             self._generation[entered] = generation[which]
             self._length[entered] = lengths[which]
             if first is not None:
-                # What is copied begins where rows see something, also for those that only change their slot.
+                # Copies begin at the first visible position, also for rows that only change their slot.
                 placement.base = np.where(placement.entering, first[which], self._base[entered])
                 self._base[entered] = placement.base
             placed.append((which, placement))
@@ -135,7 +135,7 @@ class Slabs:
         first: NDArray[np.int64],
         goes_on: NDArray[np.bool_],
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The slab of each row that sees nothing before `first`, and whether the row is in it already."""
+        """Return the slab of each row with an empty window before `first`, and True for rows already in it."""
         room = self._base[rows] + self._capacities[self._slab[rows]]
         is_in_slab = (self._slab[rows] != NOWHERE) & (lengths <= room)
         resident = is_in_slab & goes_on
@@ -161,7 +161,7 @@ class Slabs:
     def _place_in(
         self, number: int, rows: NDArray[np.int64], resident: NDArray[np.bool_]
     ) -> Placement | None:
-        """Slots for `rows` in slab `number`. Packs them anew when it is mostly holes, grows it when it is full."""
+        """Return slots for `rows` in slab `number`. Repacks it when mostly unused, grows it when full."""
         empty = Slab(int(self._capacities[number]))
         slab = self._slabs.setdefault(number, empty)
         taken = self._slot[rows[resident]]
@@ -200,7 +200,7 @@ class Slabs:
                 self._drop_empty(slab)
             if self.used_bytes + more <= self.budget_bytes:
                 self._evict(slab, slab.owner[slab.owner != NOWHERE])
-                self._empty(slab)  # before larger tensors are made, for which memory may be short
+                self._empty(slab)  # before larger tensors are allocated
                 shape = (2, wanted, self.num_kv_heads, slab.capacity, self.size)
                 slab.tensors = [zeros(shape, self.dtype, CPU) for _ in range(self.num_layers)]
                 slab.owner = np.full(wanted, NOWHERE, np.int64)

@@ -32,7 +32,7 @@ HEAD_ROWS = 7  # the largest matrix of many models, read once for each
 def require_invariance(
     forward: FusedForward, run: PackedRun, vocab_size: int, architecture: str
 ) -> None:
-    """Raise NotInvariantError if a token gets other bits in another batch."""
+    """Raise NotInvariantError if a token's bits depend on its batch."""
     longest = min(len(rope.cos) for rope in forward.ropes.values())
     types = [layer.layer_type for layer in forward.layers]
     short = forward.shortened(sorted({types.index(kind) for kind in types}))

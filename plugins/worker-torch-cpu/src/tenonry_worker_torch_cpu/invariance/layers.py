@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.fuse.layer import FusedLayer
     from tenonry_worker_torch.fuse.linear import DenseLinear, Packing, PartedLinear
 
-    # The tokens of the running step that continue, or None for all → adapters, None without any.
+    # Continuing tokens of the current step, or None for all → adapters, None without any.
     Added = Callable[[torch.Tensor | None], LayerAdapters | None]
 
 
@@ -53,7 +53,7 @@ class InvariantDense:
 
 
 class InvariantPacking:
-    """As the kernels lay weights out. The modules a weight came from lose theirs, so that nothing is held twice."""
+    """Weight layout of the kernels. The original modules lose their weights, so that nothing is held twice."""
 
     def __init__(self, kernels: InvariantKernels) -> None:
         self.kernels = kernels
@@ -86,9 +86,7 @@ class KernelNorm(RMSNorm):
 
 
 class InvariantLayer:
-    """Called like a `FusedLayer`. `attends_in`: the layer of attention whose K/V it writes and reads. `added`: by
-    adapters; None if there are none.
-    """
+    """Called like a `FusedLayer`. `attends_in`: the attention layer whose K/V it uses. `added`: adapters, or None."""
 
     def __init__(
         self,
@@ -118,7 +116,7 @@ class InvariantLayer:
         return self.kernel(hidden.float(), cos, sin, keys, keep, added)
 
     def pack(self, packing: Packing) -> None:
-        """No-op: its weights are laid out already."""
+        """Do nothing: its weights are laid out already."""
 
 
 def make_invariant(
@@ -149,7 +147,7 @@ def make_invariant(
 
 
 def _reasons(layer: FusedLayer) -> Iterator[str]:
-    """Reasons why a layer has no such kernel; none if it may have one."""
+    """Yield reasons why a layer has no such kernel."""
     own = layer.attention
     if not isinstance(own, FusedAttention):
         yield f"has a {type(own).__name__} instead of attention"

@@ -1,4 +1,4 @@
-"""Attention of steps in which rows only decode, with a kernel between the projections. Worker process."""
+"""Attention of decode-only steps, with a kernel between the projections. Worker process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BLOCK_SIZE = 16
 SHORTEST = 3  # rows of trials, in tokens
 LONGEST = 48
 STORE = 65_521  # random numbers that fill caches again and again: a prime number, so that no two blocks are alike
-CACHE_SIZE = 6  # as large as its rows in trials: slabs take half of it at most, and are longer than their rows
+CACHE_SIZE = 6  # relative to its rows in trials: slabs take half of it at most, and are longer than their rows
 
 
 class KernelAttention:
@@ -109,7 +109,7 @@ def attention_parts(own: FusedAttention) -> AttentionParts:
 
 
 class TrialStep:
-    """A layer of the same kind with a cache of its own, in which `count` rows, always the same, gain tokens."""
+    """A layer of the same kind with its own cache, in which `count` fixed rows gain tokens."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class TrialStep:
         return both[: self.table.size]
 
     def plan(self, more: int) -> torch.Tensor:
-        """The step in which each row gets its token number `more` from its start; returns the positions."""
+        """Plan the step in which each row computes its token `more`; returns the positions."""
         rows = np.arange(len(self.table), dtype=np.int32)
         start = (self.start + more).astype(np.int32)
         block = self.table[rows, start // BLOCK_SIZE].astype(np.int64)

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 PART = "the best allowed token"
 TYPES = {torch.float32, torch.bfloat16}
 WORD_BITS = 32
-TRIAL_WORDS = 256  # of a trial's masks at most: every start waits for it
+TRIAL_WORDS = 256  # maximum, since every start waits for the trial
 SHARE = 16  # distance of set bits in trial masks, sparse as those of most grammars
 
 
 def best_allowed(
     found: FoundKernels | None, dtype: torch.dtype, vocab_size: int
 ) -> BestAllowedKernel | None:
-    """A kernel if it is correct and faster than our own search, for logits of this type. It searches one rank's rows,
-    so ranks need not agree.
+    """Return a kernel for logits of this type if it is correct and faster than the built-in search. It searches one
+    rank's rows, so ranks may differ.
     """
     if found is None or dtype not in TYPES or vocab_size % WORD_BITS:
         return None

@@ -33,7 +33,7 @@ TOLERANCE = 1e-2  # relative error (L2): our operations round to 16 bits after e
 
 
 class PackedNorm(RMSNorm):
-    """A norm by a kernel, for contiguous rows in bfloat16. `own`: the original norm, which computes all others."""
+    """A norm by a kernel, for contiguous rows in bfloat16. `own`: the original norm, for all others."""
 
     __slots__ = ("kernel", "own")
 
@@ -114,7 +114,7 @@ def norm_candidates(own: RMSNorm, kernel: PackedNorm) -> Candidates:
 
 
 def turn_candidates(own: FusedAttention, rope: RopeTable, kernel: TurnKernel) -> Candidates:
-    """Both over random heads, which are rotated repeatedly, and values, which are not."""
+    """Return candidates over random heads, which are rotated repeatedly, and values, which are not."""
     spec = own.spec
     columns = (spec.num_heads + 2 * spec.num_kv_heads) * spec.key_size
     first = torch.randn(TOKENS, columns).bfloat16()

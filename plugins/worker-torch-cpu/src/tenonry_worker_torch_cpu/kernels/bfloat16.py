@@ -1,9 +1,8 @@
 """Step kernels for a fused model in bfloat16 with packed weights. Worker process.
 
-Linear layers have one if they are faster with it, up to a number of rows; the kernel reads the weights in oneDNN's
-layout. Attention of rows that decode has one for all layers or for none, since with it K/V are read from their blocks,
-and there are no slabs. With it, whole layers may have one, and so may attention of prompt chunks. Operations between
-the products may have one for any number of rows.
+Linear layers use a kernel if it is faster, up to a number of rows; it reads the weights in oneDNN's layout. Decode
+attention uses one for all layers or for none, since it reads K/V from blocks instead of slabs. It is required for
+kernels of whole layers and of prompt chunks. Operations between the products may use one for any number of rows.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def bfloat16_parts(
 ) -> Iterator[Candidate]:
     """Candidates of a fused model in bfloat16 with packed weights.
 
-    `reads_cache`: they can read what will be in the KV cache; otherwise attention has none, and no whole layer.
+    `reads_cache`: kernels support the KV cache's storage; otherwise attention and whole layers have none.
     """
     if not isinstance(forward, FusedForward):
         return
@@ -106,7 +105,7 @@ def _linear(owner: Any, place: str, *, times: float = 1.0) -> Iterator[Candidate
 def _decoding(
     forward: FusedForward, backend: AttentionBackend, attends: dict[str, PagedKernel]
 ) -> Iterator[Candidate]:
-    """Attention of rows that decode: for all layers or for none, so the backend gets the kernels with the last one.
+    """Yield decode attention: for all layers or for none, so the backend receives the kernels with the last one.
 
     `attends`: receives the kernels by layer name.
     """
@@ -223,7 +222,7 @@ def _layer(
 def attend_with(
     backend: AttentionBackend, decode: Mapping[str, PagedKernel], prefill: Mapping[str, ChunkKernel]
 ) -> None:
-    """Use attention kernels, by layer name; none: torch attends."""
+    """Set attention kernels by layer name; {} selects torch."""
     parts = paged.cpu_backends(backend)
     for part in parts:
         part.decode_with(decode)

@@ -22,15 +22,15 @@ class Trial(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A place of a model, the parts that its kernel is made of, and the trial of that kernel.
+    """A place in a model, the parts of its kernel, and the trial of that kernel.
 
-    `kind` begins with the name of the part, and is equal for places that differ in their weights only: one of them is
+    `kind` begins with the name of the part, and is equal for places that differ only in their weights, of which one is
     tried. `parts`: None if the place has no known form. `sample`: parts of the kernel that is tried, if not `parts`
     itself. `compared` returns the functions to compare with a kernel, of a number of rows unless the trial is `ONCE`.
     `assign` receives the undo stack, the kernel, and its maximum number of rows. `reports_refusal`: count the place as
     left to torch if it has no kernel. `rows_name`: report the number of rows under this name. `if_untried`: see
-    `Budget.most_rows`. `times`: longest time for one row, in times of our operations; above 1 where larger kernels
-    need this one.
+    `Budget.most_rows`. `times`: time limit for one row, in times of built-in operations; above 1 if larger kernels need
+    this one.
     """
 
     kind: tuple[object, ...]
@@ -53,7 +53,7 @@ class Candidate:
 def setting(
     owner: Any, place: str, made: Callable[[Any], object] | None = None
 ) -> Callable[[Changes, Any, int], None]:
-    """Assign a kernel to an attribute; `made`: what is made of it before."""
+    """Return a function that assigns a kernel to an attribute; `made` wraps the kernel first."""
 
     def assign(changes: Changes, kernel: Any, _most: int) -> None:
         changes.set(owner, place, kernel if made is None else made(kernel))

@@ -1,8 +1,8 @@
-"""Chooses step kernels for the parts of one model: which are correct, and faster than the operations of torch. Worker
+"""Chooses step kernels for the parts of one model: correct ones that are faster than torch's operations. Worker
 process.
 
 Suppliers, one for each kind of model, walk its modules once and yield candidates; the chooser makes their kernels,
-tries one of each kind, assigns those that are used through the undo stack, and reports.
+tries one of each kind, assigns the selected ones through the undo stack, and reports.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class KernelChooser:
         return self.found.kernels
 
     def apply(self, candidates: Iterable[Candidate], changes: Changes) -> None:
-        """Assign the kernels that are used to their places, in order: a candidate may depend on those before it."""
+        """Assign the selected kernels to their places, in order: a candidate may depend on earlier ones."""
         for each in candidates:
             made = None if each.parts is None else self.make(each.parts)
             tried_one = made if each.sample is None or made is None else self.make(each.sample)
@@ -79,7 +79,7 @@ class KernelChooser:
         return each.if_untried or most if most == KERNEL_TOKENS else most
 
     def make(self, parts: Any) -> Any:
-        """The kernel of these parts; None, with the reason at DEBUG, if there is none."""
+        """Return the kernel of these parts; None, with the reason at DEBUG, without one."""
         made = self.found.kernels.make(parts)
         if isinstance(made, Refusal):
             logger.debug("Step kernels %s: %s", self.found.text, made.reason)
@@ -88,7 +88,7 @@ class KernelChooser:
 
     @property
     def is_timed(self) -> bool:
-        """False for kernels that the user named, which are used wherever they are correct."""
+        """False for kernels selected by the user, which are used wherever they are correct."""
         return not self.found.is_asked_for
 
     def prefers(self, kind: tuple[object, ...], compared: Callable[[int], Candidates]) -> bool:
@@ -103,7 +103,9 @@ class KernelChooser:
         times: float = 1.0,
         is_timed: bool,
     ) -> Callable[[], int]:
-        """Trial that finds up to which number of rows a kernel is correct and faster; see `Budget.most_rows`."""
+        """Return a trial of the maximum number of rows for which a kernel is correct and faster; see
+        `Budget.most_rows`.
+        """
         return partial(
             self._budget.most_rows, compared, is_timed=is_timed, if_untried=if_untried, times=times
         )

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from tenonry_torch_base.attention.base import LayerSpec
     from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel
 
-TOKENS = 96  # of each of two chunks, so that there is one with tokens before it
+TOKENS = 96  # of each of two chunks, so that the second has preceding tokens
 BLOCK_SIZE = 16
 
 
 class _Prompt:
-    """One row in a cache of its own, whose prompt comes in two chunks."""
+    """One row in its own cache, whose prompt is divided into two chunks."""
 
     def __init__(self, spec: LayerSpec, attends: PagedKernel, kernel: ChunkKernel | None) -> None:
         self.backend = CpuBackend([spec], torch.bfloat16, torch.device("cpu"))
@@ -50,7 +50,7 @@ class _Prompt:
         self.step.plan = self.backend.plan(batch)
 
     def outputs(self, query: torch.Tensor, both: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Outputs of both chunks; `query` [2 · TOKENS, heads, size], `both` as many keys and values."""
+        """Return outputs of both chunks; `query` [2 · TOKENS, heads, size], `both`: corresponding keys and values."""
         made = []
         for start in (0, TOKENS):
             self.plan(start)

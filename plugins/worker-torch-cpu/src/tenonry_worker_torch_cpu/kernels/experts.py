@@ -21,7 +21,7 @@ PARTS = ("gate", "experts", *SHARED)
 
 
 def expert_parts(layer: FusedLayer) -> ExpertParts | None:
-    """Parts by their names in Qwen's modules; None for another shape. A separate trial compares the results."""
+    """Return parts by their names in Qwen's modules; None for another shape. A separate trial compares the results."""
     module: Any = layer.mlp
     norm = layer.before_mlp
     if norm is None or norm.weight is None or layer.after_mlp is not None:
@@ -56,7 +56,7 @@ def expert_parts(layer: FusedLayer) -> ExpertParts | None:
 
 
 def _shared(module: Any) -> dict[str, torch.Tensor] | None:
-    """Tensors of the shared expert by their names in `ExpertParts`; None if it has another shape."""
+    """Return tensors of the shared expert by their names in `ExpertParts`; None for another shape."""
     expert = module.shared_expert
     parts = [getattr(expert, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     if not all(is_linear(part) and part.bias is None for part in parts):

@@ -44,8 +44,8 @@ def float32_parts(
 ) -> Iterator[Candidate]:
     """Candidates of a model in float32.
 
-    If adapters add to linear layers, a kernel must call these: those of experts and of first halves compute them
-    themselves. `reads_cache`: they can read what will be in the KV cache; otherwise attention has none.
+    Linear layers with adapters exclude kernels that bypass them, those of experts and of first halves. `reads_cache`:
+    kernels support the KV cache's storage; otherwise attention has none.
     """
     for each in mixers:
         yield from _mixer(each)
@@ -97,7 +97,7 @@ def _attention(layer: FusedLayer, own: FusedAttention, rope: RopeTable) -> Itera
 
 
 def _half(layer: FusedLayer, rope: RopeTable | None) -> Iterator[Candidate]:
-    """Follows the inner parts, which have their kernels by then: one for the whole half must be faster than those."""
+    """Yield a kernel for the whole half, which must be faster than the kernels of its inner parts."""
     part = layer.attention
     if isinstance(part, FusedMixer):
         yield from _mixer_half(layer, part.mixer)

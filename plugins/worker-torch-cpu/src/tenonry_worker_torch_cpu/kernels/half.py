@@ -1,4 +1,4 @@
-"""The first half of a fused layer by a kernel, in steps in which rows only decode. Worker process."""
+"""The first half of a fused layer by a kernel, in decode-only steps. Worker process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MixerHalf(NamedTuple):
-    """First half with a gated delta rule. None if the step has other tokens than those of decoding rows."""
+    """First half with a gated delta rule. None if the step has other tokens than decoding rows'."""
 
     mixer: PackedMixer
     kernel: DeltaRuleKernel
@@ -40,7 +40,7 @@ class MixerHalf(NamedTuple):
 
 
 class AttentionHalf(NamedTuple):
-    """First half with attention. None if its kernel cannot be used in this step."""
+    """First half with attention. None if its kernel cannot run this step."""
 
     layer: AttentionLayer
     kernel: AttentionKernel
@@ -55,7 +55,7 @@ class AttentionHalf(NamedTuple):
 
 
 def half_parts(layer: FusedLayer, projection: object, out: object) -> HalfParts | None:
-    """Operations around the part of a layer; None if there is more than a norm, two matrices and the residual."""
+    """Return the operations around the part of a layer; None for anything but a norm, two matrices and the residual."""
     norm = layer.before_attention
     if norm is None or norm.weight is None or layer.after_attention is not None:
         return None

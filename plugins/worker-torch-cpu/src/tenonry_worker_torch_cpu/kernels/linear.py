@@ -18,7 +18,7 @@ TOLERANCE = 1e-2  # relative error (L2): results are rounded to 16 bits
 
 
 class KernelLinear:
-    """Called like `PackedLinear`. `own`: the layer, which computes more than `most` rows."""
+    """Called like `PackedLinear`. `own`: the original layer, for more than `most` rows."""
 
     __slots__ = ("kernel", "most", "own")
 
@@ -30,7 +30,7 @@ class KernelLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if len(x) > self.most:
             return self.own(x)
-        return self.kernel(x.contiguous())  # a norm of few rows gives a part of what it computes
+        return self.kernel(x.contiguous())  # the norm of few rows may return a view
 
     def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         if len(x) > self.most:

@@ -1,8 +1,7 @@
 """Kernels of linear layers over quantised matrices, instead of those of a quantisation. Worker process.
 
-A kernel serves any number of rows, so nothing is stored twice: the layer of the quantisation itself is made for a trial
-only, of some outputs, once for each kind of matrix. A matrix that is in the kernel's layout already is compared with
-its floats.
+A kernel serves any number of rows, so nothing is stored twice: the quantisation's own layer is made only for a trial of
+some outputs, once for each kind of matrix. A matrix already in the kernel's layout is compared with its floats.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 SAMPLE = 4096  # outputs of a trial
 STORED_SAMPLE = 512  # outputs of a comparison without timing
-TRIES = 3  # other processes slow either side down; without its kernel a matrix takes up to twice as long
+TRIES = 3  # other processes slow down either side; without its kernel a matrix takes up to twice as long
 LIMIT_S = 0.6  # for all trials of a model together
 LOW_BIT = "quantised linear"
 
@@ -59,7 +58,7 @@ class LowBitLayer(QuantisedLinear):
 
 
 class LowBitKernels:
-    """Those of one model. Matrices of one kind are tried once."""
+    """Low-bit kernels of one model. Matrices of one kind are tried once."""
 
     def __init__(self, found: FoundKernels, quantisation: Quantisation, dtype: torch.dtype) -> None:
         self.found = found
@@ -70,7 +69,7 @@ class LowBitKernels:
         self.left = self._chooser.left  # matrices that stay with the quantisation
 
     def layer(self, weight: Stored, bias: torch.Tensor | None) -> LowBitLayer | None:
-        """Kernel of a layer; None if there is none, or it is wrong or slower."""
+        """Return the kernel of a layer; None without one, or if it is wrong or slower."""
         rows, columns = weight.shape
         shape = (weight.bits, rows, columns, weight.num_groups, bias is None, weight.has_offsets)
         trial = partial(self._is_better, weight, bias)
@@ -159,7 +158,7 @@ class WithoutKernels:
         self.dtype = dtype
 
     def own(self, weight: LowBitWeight) -> QuantisedLinear:
-        """The quantisation's layer for the kernel's matrix. Raises ModelError if it has none."""
+        """Return the quantisation's layer for the kernel's matrix. Raises ModelError without one."""
         bias = None if weight.bias is None else weight.bias.to(self.dtype)
         with torch.inference_mode(False), torch.no_grad():
             made = self.quantisation.linear(weight.matrix(), bias, self.dtype)

@@ -1,4 +1,4 @@
-"""Adapters by a kernel: which layers get one, found with random adapters at load. Worker process."""
+"""Kernels of adapters, selected with random adapters at load. Worker process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LowRankKernels:
     def give(self, layer: LowRank, in_features: int) -> None:
         """Assign a kernel to a layer, or none.
 
-        Raises NotInvariantError if one is required and there is none, with adapters of the largest rank.
+        Raises NotInvariantError if one is required and none exists for adapters of the largest rank.
         """
         sizes = [part.size for part in layer.parts]
         kind = (ADDED, layer.dtype, in_features, *sizes)

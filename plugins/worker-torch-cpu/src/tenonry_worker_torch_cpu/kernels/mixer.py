@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class KernelDeltaRule(RowPath):
-    """A path that updates the states in place. `own`: that of our own operations, which prompts use."""
+    """A path that updates the states in place. `own`: the path of built-in operations, used for prompts."""
 
     def __init__(self, own: DeltaRule, kernel: DeltaRuleKernel) -> None:
         self.own = own
@@ -38,7 +38,7 @@ class KernelDeltaRule(RowPath):
 
 
 def delta_rule_parts(path: DeltaRule) -> DeltaRuleParts | None:
-    """None where the convolution does something else."""
+    """Return the parts; None for another convolution."""
     window = path.window
     if window.activation is not torch.nn.functional.silu:
         return None

@@ -16,7 +16,7 @@ FEW_TOKENS = 128  # more of them are normalised by torch, on all cores
 
 
 class KernelNorm(RMSNorm):
-    """A norm by a kernel, for few rows. `own`: the original norm, which computes all others."""
+    """A norm by a kernel, for few rows. `own`: the original norm, for all others."""
 
     __slots__ = ("kernel", "own")
 

@@ -36,7 +36,7 @@ TOLERANCE = 3e-2  # relative error (L2): our operations round to 16 bits after e
 
 
 class WholeLayer(NamedTuple):
-    """A kernel instead of a fused layer, for up to `most` rows."""
+    """Kernel of a whole fused layer, for up to `most` rows."""
 
     layer: AttentionLayer
     kernel: Kernel
@@ -45,7 +45,9 @@ class WholeLayer(NamedTuple):
     def __call__(
         self, hidden: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """None where the step has other tokens than those of decoding rows, or too many, or some that see others."""
+        """Compute the layer; None if the step has other tokens than decoding rows', too many, or some that attend to
+        others.
+        """
         if len(hidden) > self.most or cos is None or sin is None:
             return None
         step = self.layer.step
@@ -56,7 +58,7 @@ class WholeLayer(NamedTuple):
 
 
 class WholeStack(NamedTuple):
-    """A kernel instead of all fused layers, for up to `most` rows. `layers`: locations of each one's K/V."""
+    """Kernel of all fused layers, for up to `most` rows. `layers`: K/V locations of each one."""
 
     layers: tuple[AttentionLayer, ...]
     kernel: StackKernel
@@ -65,7 +67,7 @@ class WholeStack(NamedTuple):
     def __call__(
         self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor | None:
-        """None as of `WholeLayer`."""
+        """Compute all layers; None as in `WholeLayer`."""
         if len(hidden) > self.most:
             return None
         first = self.layers[0]
@@ -77,7 +79,7 @@ class WholeStack(NamedTuple):
 
 
 def cpu_backends(backend: AttentionBackend) -> list[CpuBackend]:
-    """CPU backends of attention; none if one of the backends is of another class."""
+    """CPU backends of attention; none if one of the backends has another class."""
     if isinstance(backend, StatefulBackend):
         backend = backend.attention
     parts = backend.parts if isinstance(backend, GroupedBackend) else (backend,)
@@ -108,7 +110,7 @@ def paged_parts(spec: LayerSpec) -> AttentionParts:
 
 
 def layer_parts(layer: FusedLayer, rope: RopeTable | None) -> LayerParts | None:
-    """Parts of a layer; None if it has more parts, or another order, than kernels support."""
+    """Return the parts of a layer; None for parts or an order without kernel support."""
     own = layer.attention
     mlp = layer.mlp
     if not isinstance(own, FusedAttention) or not isinstance(mlp, FusedMLP):

@@ -1,4 +1,4 @@
-"""All layers of steps with prompts in one call, by a kernel for bfloat16. Worker process."""
+"""All layers of steps with prompts in one call of a bfloat16 kernel. Worker process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.fuse.rope import RopeTable
 
 BLOCK_SIZE = 16
-# Of the rows of a trial: one that decodes, a prompt, and one of which a part came before.
+# Rows of a trial: a decoding one, a prompt, and one with a computed part.
 NEW_TOKENS = (1, 136, 120)
 HELD_TOKENS = (40, 0, 50)
 
@@ -37,7 +37,7 @@ class WholePrompts(NamedTuple):
     def __call__(
         self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, last: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """None where the step has no prompts, or some of their tokens see others behind them."""
+        """Compute the layers; None if the step has no prompts, or some of their tokens attend to later ones."""
         first = self.layers[0]
         backend = first.step.backend
         found = backend.prompt_keys(first, first.step.plan) if type(backend) is CpuBackend else None
@@ -48,7 +48,7 @@ class WholePrompts(NamedTuple):
 
 
 class _Attention:
-    """Attention of some layers, each over a cache of its own, in one step."""
+    """Attention of some layers, each over its own cache, in one step."""
 
     def __init__(
         self,

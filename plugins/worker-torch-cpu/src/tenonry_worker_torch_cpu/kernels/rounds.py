@@ -29,7 +29,7 @@ FIRST_IDS = 64  # their tokens are among these
 
 
 class WholeRounds(NamedTuple):
-    """A kernel for passes of at most `most` rows. `layers`: where the K/V of each one are."""
+    """Kernel for passes of at most `most` rows. `layers`: K/V locations of each one."""
 
     layers: tuple[AttentionLayer, ...]
     kernel: RoundKernel
@@ -43,7 +43,7 @@ class WholeRounds(NamedTuple):
 def round_parts(
     forward: FusedForward, layers: Sequence[LayerKernel], rope: RopeTable
 ) -> RoundParts | None:
-    """Parts of a model; None if kernels do not support its modules outside of the layers, or its rotary tables."""
+    """Return the parts of a model; None if its rotary tables or modules outside the layers are unsupported."""
     embed, end = forward.embed, forward.end
     if type(rope) is not RopeTable:
         return None

@@ -1,6 +1,4 @@
-"""Maximum number of rows of a kernel that is faster than our operations for few, and may not be for many. Worker
-process.
-"""
+"""Maximum number of rows for which a kernel is faster than built-in operations. Worker process."""
 
 from __future__ import annotations
 
@@ -24,7 +22,9 @@ LIMIT_S = 0.4  # on a processor, for all trials of a model together
 
 
 class Budget:
-    """Remaining time for trials, of this thread on a processor: a busy machine leaves as many trials as an idle one."""
+    """Remaining time for trials, in processor time of this thread: a busy machine completes as many trials as an idle
+    one.
+    """
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self.left_s = limit_s
@@ -37,12 +37,12 @@ class Budget:
         if_untried: int = 0,
         times: float = 1.0,
     ) -> int:
-        """The largest of `COUNTS` up to which the kernel is correct and, if timed, takes less than `times` the time of
-        our operations for the first and never more; 0: for none. If that is the last one, the maximum number of rows
-        of kernels.
+        """Return the largest of `COUNTS` up to which the kernel is correct and, if timed, takes less than `times` the
+        time of built-in operations for the first and never more; 0 for none. At the last one, the maximum number of
+        rows of kernels.
 
-        Trials end when the next one would exceed the budget: beyond, our own operations compute, or the kernel up to
-        `if_untried` rows, which must have been correct and faster for the first number all the same.
+        Trials end when the next one would exceed the budget: beyond, built-in operations compute, or the kernel up to
+        `if_untried` rows, which must have been correct and faster for the first number.
         """
         most = 0
         took = 0.0
@@ -77,7 +77,7 @@ class Budget:
 
 
 def _compared(candidates: Candidates, is_timed: bool, times: float) -> bool | None:
-    """Return True if the kernel is fast enough, if that matters; None if it is wrong."""
+    """Return True if the kernel is fast enough, if timed; None if it is wrong."""
     if not _agree(candidates):
         return None
     return not is_timed or is_quicker(candidates, times)

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 STACK = "stack"
 PROMPTS = "prompts"
 ROUNDS = "rounds"
-SOME_LAYERS = 3  # of a trial of those that decode
-PROMPT_LAYERS = (
-    1  # of a trial: they round elsewhere than our operations, and more so the more there are
-)
+SOME_LAYERS = 3  # of a decode trial
+PROMPT_LAYERS = 1  # of a trial: rounding differs from built-in operations, increasingly with the number of layers
 SOME_ROWS = 2
 
 

@@ -24,7 +24,7 @@ logger = logging.getLogger("tenonry.worker")
 ROWS = (3, 64)
 REPEATS = 20
 ENOUGH_S = 0.004  # for the timings of both with one number of rows; each is timed twice at least
-# So slow may a kernel be where there is little between both, in times of our operations: each start chooses the same.
+# Tolerated slowness of a kernel at nearly equal speed, in times of built-in operations: each start chooses the same.
 PAR = 1.2
 
 
@@ -78,11 +78,12 @@ def _agree(candidates: Candidates) -> bool:
 
 
 def is_quicker(candidates: Candidates, times: float = 1.0) -> bool:
-    """Return True if the kernel takes less than `times` the time of our operations, by the shortest or the median run.
+    """Return True if the kernel takes less than `times` the time of built-in operations, by the shortest or the median
+    run.
 
-    Runs are interleaved, so that both see the same machine, and end by the time of this thread on a processor, so that
-    other processes leave as many of them. These only ever add to the shortest run; where they slow every run of one
-    side, the median shows what serving will see.
+    Runs are interleaved, for equal conditions, and bounded by processor time of this thread, so that other processes do
+    not reduce their number. Other processes only ever add to the shortest run; if they slow every run of one side, the
+    median predicts serving.
     """
     own: list[float] = []
     kernel: list[float] = []

@@ -116,7 +116,7 @@ def _makes_blocks() -> bool:
     """Return True if oneDNN lays weights out in blocks.
 
     It reports support for bfloat16 on all CPUs with AVX-512, and widens it on those without bfloat16 products. There,
-    floats in blocks of our own were 1.5 times as fast for 512 rows, and kernels, which read no other layout, 3 times.
+    blocks of floats were 1.5 times as fast for 512 rows, and kernels, which read no other layout, 3 times.
     """
     numbers = torch.arange(128 * 64, dtype=torch.int16).view(torch.bfloat16).view(128, 64)
     found = pack(numbers, None).blocked()

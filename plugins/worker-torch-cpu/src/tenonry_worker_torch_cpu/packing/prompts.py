@@ -1,4 +1,4 @@
-"""Linear layers whose weight oneDNN has laid out for itself, which saves a tenth of a batch. Worker process."""
+"""Linear layers with weights in oneDNN's layout, which saves a tenth of a batch. Worker process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST_WEIGHTS = 1 << 14  # below it a layer gains nothing
 
 
 class PackedLinear(nn.Module):
-    """As `nn.Linear`, over its last dimension. Code that reads its `weight` gets it in rows, made anew each time."""
+    """As `nn.Linear`, over its last dimension. Reading its `weight` reconstructs the rows each time."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()

@@ -106,7 +106,7 @@ class WidenedLinear(DenseLinear):
 
 
 class WidenedModule(nn.Linear):
-    """A linear layer of which many rows are multiplied in float32."""
+    """A linear layer that multiplies many rows in float32."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
@@ -163,7 +163,7 @@ class WidenedPacking:
 def packing_for(
     dtype: torch.dtype, device: torch.device, kernels: StepKernels | None
 ) -> Packing | None:
-    """Weight layout for this device; None: unchanged. `kernels`: kernels that may multiply with them."""
+    """Return the weight layout for this device; None: unchanged. `kernels`: kernels that may read the weights."""
     if can_pack(dtype, device):
         return OneDnnPacking()
     if not is_half_on_host(dtype, device):

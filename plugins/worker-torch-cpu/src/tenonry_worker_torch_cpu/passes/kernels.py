@@ -65,7 +65,7 @@ class ChosenKernels(ModelPass):
         return facts.checks.still_agrees(model.forward)
 
     def _describe(self, model: LoadedModel, found: FoundKernels) -> None:
-        """Report kernels of a model, and what torch computes."""
+        """Report the kernels of a model, and the operations left to torch."""
         computes = model.dtype == torch.float32 or is_half_on_host(model.dtype, model.device)
         if self._chooser is not None and computes:
             texts = [self._chooser.text]
@@ -82,7 +82,7 @@ class ChosenKernels(ModelPass):
 def _candidates(
     chooser: KernelChooser, model: LoadedModel, storage: KVStorage
 ) -> Iterable[Candidate]:
-    """Candidates of a model by its type; none if step kernels do not compute in it."""
+    """Return the candidates of a model by its type; none without step kernels for it."""
     if model.dtype == torch.float32:
         return float32_parts(
             model.forward,

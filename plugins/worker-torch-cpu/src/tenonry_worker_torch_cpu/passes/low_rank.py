@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class AdapterKernels(ModelPass):
     """Kernels of adapters, each compared and timed when an adapter's layer is made.
 
-    Ranks need not agree: each adds to outputs of its own.
+    Ranks may differ: each adds to its own outputs.
     """
 
     name = "adapter-kernels"
@@ -36,5 +36,5 @@ class AdapterKernels(ModelPass):
         return f"up to rank {max_rank}"
 
     def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
-        """No layer has one yet."""
+        """Return True: no layer has one yet."""
         return True

@@ -35,5 +35,5 @@ class MatrixKernels(ModelPass):
         return facts.quantisation.name
 
     def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
-        """No layer has one yet."""
+        """Return True: no layer has one yet."""
         return True

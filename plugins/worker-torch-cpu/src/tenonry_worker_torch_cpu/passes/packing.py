@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Pack(WeightPass):
-    """Weights laid out for the processor, where that is faster: those of fused layers, or of the model's own code.
+    """Weights laid out for the processor, where that is faster, in fused layers or the model's own modules.
 
-    Quantised matrices are laid out already, and stay as they are.
+    Quantised matrices are laid out already, and remain unchanged.
     """
 
     name = "packing"

@@ -18,7 +18,7 @@ class CpuGpuBuffer:
     """`cpu` and `gpu`, both zeroed, of shape `size` and one dtype; `np`: the memory of `cpu` as a numpy array.
 
     `pin_memory` makes the CPU's side page-locked, which needs a CUDA device. With `with_numpy=False` there is no `np`.
-    Raises ValueError for bfloat16 with numpy, which has no such type.
+    Raises ValueError for bfloat16 with numpy, which lacks it.
     """
 
     cpu: torch.Tensor
@@ -50,7 +50,7 @@ class CpuGpuBuffer:
         return _copy(self.cpu, self.gpu, n)
 
     def copy_to_cpu(self, n: int | None = None) -> torch.Tensor:
-        """As `copy_to_gpu`, the other way. The caller synchronises (an event, or the stream) before it reads."""
+        """Copy in the other direction. The caller synchronises (an event, or the stream) before it reads."""
         return _copy(self.gpu, self.cpu, n)
 
 

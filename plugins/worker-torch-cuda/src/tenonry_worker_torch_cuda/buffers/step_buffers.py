@@ -1,8 +1,8 @@
 """The buffers `cuda`: a step's inputs are copied to the device from pinned memory, overlapping with the running step.
 Worker process.
 
-Each step in flight has one block of bytes, pinned on the CPU and with a counterpart on the device. `put` takes the next
-bytes of it, whatever the label, so memory is bounded by the largest step and not by the number of labels.
+Each step in flight has one block of bytes, pinned on the CPU and with a counterpart on the device. `put` allocates the
+next bytes for any label, so memory is bounded by the largest step, not by the number of labels.
 """
 
 from __future__ import annotations

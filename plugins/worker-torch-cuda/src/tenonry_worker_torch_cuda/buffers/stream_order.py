@@ -1,8 +1,8 @@
-"""In which order copies and kernels run on a device. Worker process.
+"""Order of copies and kernels on a device. Worker process.
 
-Copies have a stream of their own, so that the inputs of one step travel while the one before it computes. Three rules
-keep that right: a kernel that reads an input waits for its copy; a copy into memory that an earlier step read waits for
-that step's kernels; and the host writes into pinned memory again only when the copies out of it have run.
+Copies have a separate stream, so that the inputs of one step are copied while the previous one computes. Three rules
+ensure correctness: a kernel that reads an input waits for its copy; a copy into memory that an earlier step read waits
+for that step's kernels; and the host writes into pinned memory again only when the copies out of it have run.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ class InOrder:
         """The memory of `lane` is about to be written."""
 
     def end_step(self, lane: int) -> None:
-        """All kernels that read the memory of `lane` were launched."""
+        """Record the launch of all kernels that read the memory of `lane`."""
 
     def copying(self) -> AbstractContextManager[object]:
-        """Context in which copies are launched."""
+        """Return a context in which copies are launched."""
         return nullcontext()
 
     def copied(self) -> None:
-        """Called after the launch of a copy; a kernel that reads it comes next."""
+        """Order later kernels after a launched copy."""
 
     def allocated(self) -> None:
-        """Device memory was allocated and zeroed by a kernel; copies into it come next."""
+        """Order later copies after the allocation of zeroed device memory."""
 
 
 class StreamOrder(InOrder):

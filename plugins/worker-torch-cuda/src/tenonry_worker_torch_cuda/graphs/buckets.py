@@ -9,15 +9,15 @@ from bisect import bisect_left
 
 FEW = (1, 2, 4)
 NARROW, WIDE = 8, 32  # distances of buckets
-MANY = 256  # rows from which on they are wide
+MANY = 256  # minimum rows for wide buckets
 
 
 def bucket_sizes(most: int) -> list[int]:
-    """Buckets for steps of at most `most` rows, rising; the last one is `most`."""
+    """Buckets for steps of at most `most` rows, ascending; the last one is `most`."""
     sizes = [*FEW, *range(NARROW, MANY + 1, NARROW), *range(MANY + WIDE, most, WIDE)]
     return [size for size in sizes if size < most] + [most]
 
 
 def bucket_of(rows: int, sizes: list[int]) -> int:
-    """The smallest bucket for so many rows."""
+    """Smallest bucket for this number of rows."""
     return sizes[bisect_left(sizes, rows)]

@@ -34,7 +34,7 @@ ALIKE = 0.02  # distance of a replay's logits, in shares of their norm: librarie
 
 
 class Outputs:
-    """Results of all graphs: those of a step are read before the next one."""
+    """Results of all graphs, read before the next step."""
 
     def __init__(self, size: int, logits: torch.Tensor) -> None:
         """`logits`: of some step."""
@@ -45,10 +45,10 @@ class Outputs:
 
 
 class GraphedPass(ForwardPass):
-    """Replays a graph for each step in which all rows decode and sample; other steps are launched as before.
+    """Replays a graph for each step in which all rows decode and sample; other steps are launched normally.
 
-    Graphs sample, too, and record the tokens, for rows that need the sampler for nothing but their parameters. Where it
-    samples after them, its tokens replace theirs. `reason`: why no step is replayed; None where they are.
+    Graphs also sample and record tokens for rows that need only sampling parameters. Otherwise the sampler's tokens
+    replace them. `reason`: why no step is replayed; None if steps are.
     """
 
     def __init__(
@@ -114,13 +114,13 @@ class GraphedPass(ForwardPass):
             step.sampled = Sampled(outputs.token_ids[:count], outputs.failure[:count])
 
     def _draws(self, step: Step) -> Draws | None:
-        """Draws in the graph of a step; None where the sampler makes them."""
+        """Return the draws in the graph of a step; None if the sampler makes them."""
         if self._columns is None or step.is_part or self._failures.any:
             return None
         return draws_of(self._columns, step.sampling.row)
 
     def _filled(self, step: Step, draws: Draws | None) -> StepRows | None:
-        """The rows of a bucket with the step's inputs; None where memory is short."""
+        """Return the rows of a bucket with the step's inputs; None without enough memory."""
         size = bucket_of(len(step.inputs.row), self._sizes)
         rows = self._rows.get(size)
         try:
@@ -139,13 +139,13 @@ class GraphedPass(ForwardPass):
         return rows
 
     def _recorded(self, rows: StepRows, draws: Draws) -> torch.Tensor:
-        """Logits of the step in `rows`, launched as they are; then a graph of these launches for later steps."""
+        """Launch the step in `rows`, returns its logits, and record a graph of these launches for later steps."""
         wanted = self._launched(rows)
         try:
             if self._outputs is None:
                 self._outputs = Outputs(self._sizes[-1], wanted)
             outputs = self._outputs
-            # What is made once is made before.
+            # Initialise lazily created objects first.
             sampled(wanted, rows.draws.values, draws, self._thresholds)
             graph = self._maker.record(lambda: self._fill(outputs, rows, draws))
             graph.replay()
@@ -209,7 +209,7 @@ def is_decode(step: Step) -> bool:
 
 
 def is_alike(made: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Return True if finite logits are the same but for rounding; those of a damaged model say nothing."""
+    """Return True if finite logits are equal up to rounding; logits of a damaged model are inconclusive."""
     made, wanted = made.float(), wanted.float()
     is_finite = torch.isfinite(wanted)
     wanted = torch.where(is_finite, wanted, 0.0)

@@ -1,4 +1,4 @@
-"""Inputs of graphs, in memory that stays: block tables of all rows, and what a step's rows compute. Worker process."""
+"""Inputs of graphs at fixed addresses: block tables of all rows, and inputs of a step's rows. Worker process."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ UNKNOWN = -1
 
 
 class DeviceTable:
-    """Block tables of all rows on the device, i32[max_num_seqs + 1, blocks]; blocks are sent once, as rows take them.
+    """Block tables of all rows on the device, i32[max_num_seqs + 1, blocks]; new blocks are sent once.
 
-    The last row is that of padding: each of its blocks is `dummy_block`, which no request has.
+    The last row is for padding: each of its blocks is `dummy_block`, which no request uses.
     """
 
     def __init__(self, state: BatchState, dummy_block: int, device: torch.device) -> None:
@@ -38,7 +38,7 @@ class DeviceTable:
     def send(
         self, rows: NDArray[np.int32], generation: NDArray[np.int64], buffers: StepBuffers
     ) -> None:
-        """Bring these rows up to date. `generation` i64[max_num_seqs] changes when a row is filled anew."""
+        """Update these rows. `generation` i64[max_num_seqs] changes when a row is reused."""
         is_new = self._generation[rows] != generation[rows]
         if is_new.any():
             changed = rows[is_new]
@@ -76,7 +76,7 @@ class StepRows:
         dummy_block: int,
         buffers: StepBuffers,
     ) -> None:
-        """Set the inputs of a step, and of padding: a token of its own at position 0 of the dummy block."""
+        """Set the inputs of a step, and of padding: separate tokens at position 0 of the dummy block."""
         count = len(inputs.row)
         packed = np.zeros((3, self.size), np.int32)
         packed[ROW, :count] = inputs.row
@@ -102,7 +102,7 @@ class StepRows:
         return self._packed[POSITION].long()
 
     def attended(self) -> DecodeRows:
-        """The rows as an attention backend reads them, from the inputs as they are then."""
+        """Return the rows in the form of an attention backend, from the current inputs."""
         return DecodeRows(
             self._table.blocks.index_select(0, self._packed[ROW]),
             self._packed[POSITION] + 1,

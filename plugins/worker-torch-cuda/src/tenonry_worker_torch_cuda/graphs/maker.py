@@ -19,17 +19,17 @@ class Graph(Protocol):
 
 
 class GraphMaker(Protocol):
-    """Records graphs that share memory for what they compute in between; one is replayed at a time."""
+    """Records graphs that share memory for intermediate results; one is replayed at a time."""
 
     def record(self, launch: Callable[[], object]) -> Graph:
-        """The graph of what `launch` launches, which has run before, so that what is made once is there.
+        """Return the graph of the launches of `launch`, which has run before, so that lazily created objects exist.
 
-        Raises RuntimeError where the driver or an operation does not allow it.
+        Raises RuntimeError if the driver or an operation does not permit it.
         """
         ...
 
     def release(self) -> None:
-        """All graphs were dropped: free the memory that they shared."""
+        """Free the shared memory after all graphs were dropped."""
         ...
 
 
@@ -43,7 +43,7 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        # Other threads look at events of earlier steps meanwhile.
+        # Other threads query events of earlier steps concurrently.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             launch()
         return graph

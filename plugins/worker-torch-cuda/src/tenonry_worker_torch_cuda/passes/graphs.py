@@ -23,7 +23,7 @@ logger = logging.getLogger("tenonry.worker")
 
 
 class Graphs(ModelPass):
-    """One launch for a step in which all rows decode. Each graph is compared with its launches when it is recorded."""
+    """One launch for a decode-only step. Each graph is compared with its launches when it is recorded."""
 
     name = "graphs"
     changes_module = False
@@ -43,7 +43,7 @@ class Graphs(ModelPass):
 
 
 def refusal(model: LoadedModel) -> str | None:
-    """Reason why steps of a model cannot be repeated; None if they can."""
+    """Return the reason why steps of a model cannot be replayed; None if they can."""
     parallel = model.parallel
     if model.adapters is not None:
         return "adapters are chosen in each step; --max-loras 0 serves without"
@@ -62,6 +62,6 @@ def refusal(model: LoadedModel) -> str | None:
 
 
 def no_rows(device: torch.device) -> DecodeRows:
-    """An empty batch, for a look at a backend's plan."""
+    """Return an empty batch, to examine a backend's plan."""
     integers = torch.zeros(0, dtype=torch.int32, device=device)
     return DecodeRows(integers.view(0, 1), integers, integers.long())

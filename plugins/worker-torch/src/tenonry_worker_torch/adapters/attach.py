@@ -147,7 +147,7 @@ class AdapterTargets:
     def _slots_of(
         self, parts: Sequence[Part], in_features: int, *, is_summed: bool = False
     ) -> LowRank:
-        """`is_summed`: the result of A is summed over ranks before B is applied, so it takes two steps."""
+        """Return slots; `is_summed`: the result of A is summed over ranks before B is applied, in two steps."""
         made = LowRank(parts, self._adapters.max_loras, self._dtype, self._device)
         if self.kernels is not None and not is_summed:
             self.kernels.give(made, in_features)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Put = Callable[[str, NDArray[np.generic]], torch.Tensor]
 
-# So many times as many rows as there are tokens may be computed, to compute all adapters with one product.
+# Limit of padded rows relative to tokens, up to which all adapters are computed with one product.
 MOST_FILLING = 3
 KERNEL_TOKENS = 128  # more of them are computed by torch, on all cores
 
@@ -31,11 +31,11 @@ class Segment(NamedTuple):
 
 
 class AdapterBatch:
-    """The tokens of one step that run through an adapter; `slots` i32[T], on the host, −1 for those that do not.
+    """Tokens of one step that use an adapter; `slots` i32[T], on the host, −1 for the others.
 
-    If the adapters have about the same number of tokens, `padded` arranges them in rows: [slots, longest] tokens from
-    `gather`, results at `back` [tokens with an adapter] go to `rows` (None: to all, in order). Else there are
-    `segments`, one per slot. `sorted`: for a kernel, if the tokens are few.
+    If the adapters have about equally many tokens, `padded` arranges them in rows: [slots, longest] tokens from
+    `gather`, results at `back` [tokens with an adapter] go to `rows` (None: to all, in order). Otherwise there are
+    `segments`, one per slot. `sorted`: for a kernel, with few tokens.
     """
 
     def __init__(self, slots: NDArray[np.int32], put: Put, label: str) -> None:
@@ -102,7 +102,7 @@ class StepAdapters:
         self.clear()
 
     def clear(self) -> None:
-        """No token of the next step runs through an adapter."""
+        """Clear the batch for a step without adapters."""
         self.full: AdapterBatch | None = None
         self.kept: AdapterBatch | None = None
         self.num_kept = -1

@@ -46,7 +46,7 @@ class Pair(NamedTuple):
 
 
 class LoraModule(msgspec.Struct, forbid_unknown_fields=True):
-    """An adapter of a setting. `base_model_name`: as vLLM has it; there is one model, so it is not looked at."""
+    """An adapter of a setting. `base_model_name`: as in vLLM, ignored, since there is one model."""
 
     name: str
     path: str
@@ -54,7 +54,7 @@ class LoraModule(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AdapterFolder:
-    """A checked folder. Raises ModelError, in one sentence, for one that cannot be served as it is."""
+    """A checked folder. Raises ModelError, in one sentence, for an unsupported one."""
 
     def __init__(self, path: str, targets: LoraTargets, max_rank: int) -> None:
         folder = checked_folder(path)
@@ -113,7 +113,7 @@ def name_and_path(text: str) -> tuple[str, str]:
 
 
 def checked_folder(path: str) -> Path:
-    """The folder of an adapter. Raises ModelError if there is none, or the path climbs."""
+    """Return the folder of an adapter. Raises ModelError for a missing one, or a path outside the parent."""
     folder = Path(path)
     if ".." in folder.parts:
         raise ModelError(f"{path!r:.256} climbs with '..'; give the path of the folder itself")
@@ -154,7 +154,7 @@ def _check_end(weights: Path, stored: Mapping[str, StoredTensor]) -> None:
 def _pairs(
     stored: Mapping[str, StoredTensor], options: LoraOptions, targets: LoraTargets, max_rank: int
 ) -> list[Pair]:
-    """Every tensor is half of one pair; raises ModelError with the name of one that is not used."""
+    """Return all pairs of tensors. Raises ModelError with the name of an unused one."""
     sides: dict[str, dict[str, str]] = {}
     for name, tensor in stored.items():
         matched = TENSOR_NAME.fullmatch(name)

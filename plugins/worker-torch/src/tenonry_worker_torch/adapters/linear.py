@@ -33,7 +33,7 @@ WIDTH_MULTIPLE = 16  # see `LowRankParts`
 
 
 class Part(NamedTuple):
-    """One layer of a merged one: its name, and which outputs are its own."""
+    """One layer of a merged one: its name, and its outputs."""
 
     name: str
     begin: int
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 
 class LowRank:
-    """The slots of one layer, or of several that were merged. Takes memory once an adapter adds to one of them."""
+    """Slots of one layer, or of several merged ones. Memory is allocated once an adapter adds to one of them."""
 
     def __init__(
         self, parts: Sequence[Part], num_slots: int, dtype: torch.dtype, device: torch.device
@@ -63,7 +63,7 @@ class LowRank:
 
     @property
     def kernel(self) -> LowRankKernel | None:
-        """Kernel for steps of few tokens; None without one, or before an adapter adds to a part."""
+        """Return the kernel for steps of few tokens; None without one, or before an adapter adds to a part."""
         return self._kernel
 
     def put(self, slots: Sequence[Weights | None], changed: int) -> None:
@@ -79,7 +79,7 @@ class LowRank:
             self._grow(slots)
 
     def _grow(self, slots: Sequence[Weights | None]) -> None:
-        """Room for all that the slots hold now."""
+        """Allocate memory for the contents of the slots."""
         held = [weights for weights in slots if weights]
         self._used = [part for part in self.parts if any(part.name in each for each in held)]
         found = [each[part.name] for each in held for part in self._used if part.name in each]
@@ -142,7 +142,7 @@ class LowRank:
     def _add_padded(
         self, x: torch.Tensor, out: torch.Tensor, batch: AdapterBatch, group: TensorGroup | None
     ) -> None:
-        """All slots with one product for A, and one for B per part."""
+        """Compute all slots with one product for A, and one for B per part."""
         assert self._down is not None  # noqa: S101 - `add` looked
         count = batch.num_slots
         given = x.index_select(0, batch.gather).view(count, batch.longest, -1)
@@ -218,7 +218,7 @@ class AddedToLayer:
         self._step = step
 
     def __call__(self, keep: torch.Tensor | None) -> LayerAdapters | None:
-        """Adapters of the running step, of which the tokens `keep` i64[Q] continue, or all; None if there are none."""
+        """Return the adapters of the current step for its continuing tokens `keep` i64[Q], or all; None without any."""
         batch = self._step.full
         if batch is None:
             return None
@@ -251,14 +251,14 @@ class AddAfter:
 
 
 def sources_of(linear: Linear) -> Sequence[nn.Linear]:
-    """The modules that a fused layer was made of, in the order of their outputs."""
+    """Original modules of a fused layer, in the order of their outputs."""
     if isinstance(linear, SummedLinear):
         return sources_of(linear.piece)
     return linear.sources if isinstance(linear, DenseLinear | PartedLinear) else ()
 
 
 def adapted(linear: Linear, low_rank: LowRank, step: StepAdapters) -> Linear:
-    """`linear` with adapters. Partial sums get partial additions: Σ (Wᵢ + B Aᵢ) xᵢ over the ranks i."""
+    """Return `linear` with adapters. Partial sums receive partial additions: Σ (Wᵢ + B Aᵢ) xᵢ over the ranks i."""
     if isinstance(linear, SummedLinear):
         piece = AdaptedLinear(linear.piece, low_rank, step)
         return SummedLinear(piece, linear.bias, linear.group)

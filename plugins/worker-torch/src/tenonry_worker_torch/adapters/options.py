@@ -11,7 +11,7 @@ from typing import Any
 from tenonry.errors import ModelError
 
 CONFIG_FILE = "adapter_config.json"
-# Options that change nothing in what a trained adapter computes, whatever their value.
+# Options without effect on the results of a trained adapter, for any value.
 HARMLESS = frozenset(
     {
         "alpha_pattern",
@@ -58,10 +58,10 @@ class LoraOptions:
         self._alphas = _pattern(config, "alpha_pattern")
 
     def rank_of(self, module: str, stored: int = 0) -> int:
-        """The rank of a layer of the model as the adapter names it: of the first key that matches, as in peft.
+        """Return the rank of a layer of the model, named as in the adapter: of the first matching key, as in peft.
 
-        peft sorts keys when it saves, so the one that counted in training may come later: then it is the first with the
-        rank of the tensors, `stored`.
+        peft sorts keys when it saves, so the key used in training may come later: then the first one with the rank of
+        the tensors, `stored`, counts.
         """
         key = self._rank_key(module, stored)
         return self.rank if key is None else int(self._ranks[key])

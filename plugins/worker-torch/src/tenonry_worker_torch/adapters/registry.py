@@ -1,4 +1,4 @@
-"""The adapters of one rank: loaded and removed between steps, given slots as steps need them. Worker process."""
+"""Adapters of one rank: loaded and removed between steps, with slots assigned by step. Worker process."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class LoadedAdapter:
 class Adapters:
     """Adapters of one rank. `step` is read by the layers of its model.
 
-    Adapters outlive the model: one with other weights, of the same shapes, is bound instead of it. `max_kept`: maximum
-    number of different ones with a name, None for no limit; one without a name is kept until its last row ends.
-    `model_names`: those of the model itself, which no adapter may have.
+    Adapters outlive the model: a model with other weights of the same shapes can be bound later. `max_kept`: maximum
+    number of different named adapters, None for no limit; an unnamed one is kept until its last row ends.
+    `model_names`: names of the model itself, reserved.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Adapters:
             adapter.slot = NONE
 
     def bind(self, targets: LoraTargets) -> None:
-        """A model that is to be loaded; its layers come when it is made fast."""
+        """Bind a model that is being loaded; its layers follow when it is optimised."""
         self.unbind()
         self.targets = targets
 
@@ -108,9 +108,9 @@ class Adapters:
 
     # ------------------------------------------------------------------ between steps
     def add(self, name: str, path: str) -> bool:
-        """Load the adapter in a folder; one of the same name that holds something else is replaced.
+        """Load the adapter in a folder, replacing one of the same name with other content.
 
-        Raises ModelError, and nothing changed, for one that cannot be served.
+        Raises ModelError, without a change, for an unsupported one.
         """
         if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
             raise ModelError(
@@ -147,7 +147,7 @@ class Adapters:
         return True
 
     def _check_room(self, name: str, adapter: LoadedAdapter | None) -> None:
-        """Raise ModelError if another adapter would exceed the limit. `adapter`: the one to name, if it is loaded."""
+        """Raise ModelError if another adapter would exceed the limit. `adapter`: the one to name, if loaded."""
         if self._max_kept is None:
             return
         named = {each.number: other for other, each in self._by_name.items() if other != name}
@@ -164,7 +164,9 @@ class Adapters:
         return next(held, None)
 
     def add_all(self, modules: Sequence[str]) -> None:
-        """Those of a setting, see `name_and_path`. Raises ConfigError for another form, ModelError with the name."""
+        """Load the adapters of a setting, see `name_and_path`. Raises ConfigError for another form, ModelError with the
+        name.
+        """
         for text in modules:
             name, path = name_and_path(text)
             if name in self._by_name:
@@ -177,7 +179,7 @@ class Adapters:
                 raise ModelError(f"adapter {name!r}: {error}") from None
 
     def remove(self, name: str) -> bool:
-        """No new row finds it; rows that run with it keep it. Raises RequestError for an unknown one."""
+        """Remove an adapter for new rows; running rows keep it. Raises RequestError for an unknown one."""
         adapter = self._known(name)
         del self._by_name[name]
         if not self._is_named(adapter):
@@ -207,7 +209,7 @@ class Adapters:
         return any(each is adapter for each in self._by_name.values())
 
     def _forget_unused(self, adapter: LoadedAdapter) -> None:
-        """Free the weights of one that was removed and that no row runs with."""
+        """Free the weights of a removed adapter without rows."""
         if adapter.rows or self._is_named(adapter):
             return
         self._by_number.pop(adapter.number, None)
@@ -216,7 +218,7 @@ class Adapters:
 
     # ------------------------------------------------------------------ in a step
     def hold(self, row: int, digest: str) -> int:
-        """Keep the adapter with this content while a row runs with it; returns its number, NONE if it is missing."""
+        """Keep the adapter with this content while a row uses it; returns its number, NONE if it is missing."""
         adapter = self._running(digest)
         if adapter is None:
             self._orphans[row] = digest
@@ -225,7 +227,7 @@ class Adapters:
         return adapter.number
 
     def drop(self, row: int, number: int) -> None:
-        """A row ends that ran with the adapter of this number, or with none."""
+        """Release a row's adapter by its number, which may be NONE."""
         self._orphans.pop(row, None)
         if number != NONE:
             adapter = self._by_number[number]
@@ -233,7 +235,7 @@ class Adapters:
             self._forget_unused(adapter)
 
     def slots_of(self, numbers: Sequence[int]) -> NDArray[np.int32]:
-        """Give slots to the adapters of a step; returns slots by number, NONE at the last place, for rows without."""
+        """Assign slots to the adapters of a step; returns slots by number, NONE at the last place, for rows without."""
         self._num_steps += 1
         running = [self._by_number[number] for number in numbers]
         for adapter in running:
@@ -246,7 +248,7 @@ class Adapters:
         return slots
 
     def _give_slot(self, adapter: LoadedAdapter) -> None:
-        """A free one, or that of the adapter whose last step is longest ago; pinned ones come last."""
+        """Assign a free slot, or that of the least recently used adapter; pinned ones come last."""
         if adapter.slot != NONE:
             return
         slot = min(range(self.max_loras), key=self._age_of)
@@ -264,7 +266,7 @@ class Adapters:
             layer.put(weights, slot)
 
     def _age_of(self, slot: int) -> tuple[int, bool, int]:
-        """Smallest: the slot to take next."""
+        """Sort key of a slot; the smallest one is evicted first."""
         held = self._slots[slot]
         if held is None:
             return 0, False, slot

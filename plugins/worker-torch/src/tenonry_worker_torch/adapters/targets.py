@@ -28,7 +28,7 @@ PREFIX_OF_EXPERTS = ".experts."
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A linear layer by its name in the model; sizes are those of the whole layer, `shard` cuts its weight."""
+    """A linear layer by its name in the model; sizes of the whole layer, with the `shard` of its weight."""
 
     name: str
     in_features: int
@@ -36,7 +36,9 @@ class Place:
     shard: Shard | None = None
 
     def cut(self, down: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """This rank's part of `down` [rank, in] and `up` [out, rank]: inputs are cut as the weight's, or outputs."""
+        """Return this rank's part of `down` [rank, in] and `up` [out, rank]: inputs or outputs are cut like the
+        weight's.
+        """
         if self.shard is None:
             return down, up
         if self.shard.dim == -1:
@@ -64,7 +66,7 @@ class LoraTargets:
             self.by_name[name] = Place(name, linear.in_features, linear.out_features, shard)
 
     def refuse(self, name: str, reason: str) -> None:
-        """No adapter may add to this layer."""
+        """Exclude a layer from adapters, with a reason."""
         if self.by_name.pop(name, None) is not None:
             self._refused[name] = reason
 
@@ -89,7 +91,7 @@ class Calls:
         self.counts: dict[str, list[int]] = {}
 
     def check(self, targets: LoraTargets, lengths: Sequence[int]) -> None:
-        """Take layers out of `targets` that did not see every token of prompts of these lengths once."""
+        """Remove layers from `targets` that did not process every token of prompts of these lengths exactly once."""
         wanted = list(lengths)
         for name in list(targets.by_name):
             if PREFIX_OF_EXPERTS in name:
@@ -100,7 +102,7 @@ class Calls:
 
 @contextmanager
 def calls_of(model: nn.Module | None) -> Iterator[Calls]:
-    """Watch the linear layers while the model's own code runs over one prompt after another; None: there are none."""
+    """Record calls of the linear layers while the model's own code runs over several prompts; None without any."""
     found = Calls()
     handles = []
     for name, module in () if model is None else model.named_modules():

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from tenonry_scheduling.columns import StepInputs
     from tenonry_worker_torch.loaded_model import LoadedModel
 
-CHUNK = 256  # tokens of a history in one pass: what bounds the memory of a pass
-MAX_SPLIT = (
-    16  # tokens of a pass that are computed as rows of their own, where attention is quicker so
-)
+CHUNK = 256  # tokens of a history in one pass: the memory bound of a pass
+MAX_SPLIT = 16  # tokens of a pass computed as separate rows, where attention is faster so
 
 
 class TorchDraftModel:
@@ -77,7 +75,7 @@ class TorchDraftModel:
         return self._has_all_ids or int(history.max()) < self.model.vocab_size
 
     def _nearly_there(self, slot: int, history: I32) -> int:
-        """Compute a history up to its last tokens, of which there are at most CHUNK; their number."""
+        """Compute a history except its last tokens, of which at most CHUNK remain; returns their number."""
         left = self.slots.begin(slot, history)
         row = np.array([slot], np.int32)
         while left > CHUNK:

@@ -37,7 +37,7 @@ logger = logging.getLogger("tenonry.worker")
 
 BLOCK_SIZE = 16
 MIB = 1 << 20
-DEVICE = torch.device("cpu")  # drafts are verified nowhere else
+DEVICE = torch.device("cpu")  # drafts are verified on CPUs only
 
 
 class TorchDraftModels:
@@ -84,7 +84,7 @@ class TorchDraftModels:
         return folder
 
     def _check(self, name: str, folder: Path, found: CheckpointInfo) -> None:
-        """Raises ConfigError where the two models mean something else by their token ids."""
+        """Raise ConfigError if the two models' token ids have different meanings."""
         served = self._context.model
         difference = vocabulary_difference(
             Path(served.tokenizer_path or served.path),
@@ -130,7 +130,7 @@ class TorchDraftModels:
     def _slots(
         self, name: str, model: LoadedModel, longest: int, kv_cache_bytes: int
     ) -> DraftSlots:
-        """As long as the bytes allow. Raises ConfigError where not even one block of each row does."""
+        """Allocate slots within the bytes. Raises ConfigError without one block for each row."""
         token_bytes = sum(
             layer.spec.bytes_per_token(model.dtype) for layer in model.layers.values()
         )

@@ -28,7 +28,7 @@ MAX_WAIT_S = 0.005
 
 
 class DraftCounts:
-    """Drafts of a round, their tokens, and how many of these were right."""
+    """Drafts of a multi-token step, their tokens, and the accepted ones."""
 
     __slots__ = ("num_accepted", "num_drafted", "num_drafts")
 
@@ -39,7 +39,7 @@ class DraftCounts:
 
 
 class DraftedRounds(Rounds):
-    """`verify` runs a step whose rows have drafts behind their pending tokens, and returns the sampled tokens."""
+    """`verify` runs a step whose rows have drafts after their pending tokens, and returns the sampled tokens."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class DraftedRounds(Rounds):
         )
 
     def _plain(self, step: SchedulerOutput, numbers: list[int], most: int) -> ModelRunnerOutput:
-        """Run a pass without drafts, or up to `most` of them in one call while the drafter is not called anyway."""
+        """Run a pass without drafts, or up to `most` in one call while the drafter is inactive."""
         if most > 1 and self.drafts.rests(numbers):
             row = step.row
             if self.several is not None and self.several.accepts(row):
@@ -147,7 +147,7 @@ class DraftedRounds(Rounds):
         self.drafts.verified(rows, proposal, accepted, seconds)
 
     def _take_known(self, output: SchedulerOutput) -> None:
-        """Ids that come with the step, before the drafter reads them."""
+        """Read ids that come with the step, before the drafter does."""
         known = output.next_token >= 0
         rows = output.row[known]
         state = self._state

@@ -31,11 +31,11 @@ CONFLICTS = Conflicts(
         "enable_expert_parallel": "engines step together, a token at a time; leave one of them out",
     },
 )
-GIVEN = frozenset({MODELS})  # of `Drafter.needs`, what this worker gives
+GIVEN = frozenset({MODELS})  # `Drafter.needs` supported by this worker
 
 
 def most_drafts(config: EngineConfig) -> int:
-    """Maximum draft tokens of a row in one pass: the slots of a multi-token step behind its own next token."""
+    """Maximum draft tokens of a row in one pass: the slots of a multi-token step after its own next token."""
     return min(config.max_round_tokens, MAX_TOKENS) - 1
 
 
@@ -47,9 +47,9 @@ def open_drafter(
     max_model_len: int,
     resolved: dict[str, str],
 ) -> Drafter | None:
-    """The configured drafter; None on a rank that receives drafts of another. Raises ConfigError or PluginError.
+    """Open the configured drafter; None on a rank that receives drafts of another. Raises ConfigError or PluginError.
 
-    `places`: context of each pass of a draft model, as of the served one.
+    `places`: context of each pass of a draft model, like the served one.
     """
     if model.states is not None:
         raise ConfigError(

@@ -10,7 +10,7 @@ from tenonry_hf_hub import read_json
 
 MAX_BYTES = (
     256 << 20
-)  # of a tokenizer.json: there are vocabularies of 256 000 tokens, with all their merges
+)  # of a tokenizer.json: vocabularies reach 256 000 tokens, with all their merges
 FILE = "tokenizer.json"
 
 
@@ -41,7 +41,7 @@ def vocabulary_difference(
 
 
 def tokens_of(file: Path) -> dict[int, str]:
-    """Token id → token, including tokens added to the vocabulary. Raises ModelError if there are none."""
+    """Token id → token, including tokens added to the vocabulary. Raises ModelError without any."""
     raw = read_json(file, max_bytes=MAX_BYTES)
     try:
         tokens = _listed(raw["model"]["vocab"])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
-SAMPLES = 64  # numbers by which an activation is known
+SAMPLES = 64  # numbers that identify an activation
 LARGEST = 6.0
 RELATIVE = 1e-5
 
@@ -41,7 +41,7 @@ class HeadNorm:
     def __init__(self, query: torch.Tensor, key: torch.Tensor, eps: float, spec: LayerSpec) -> None:
         self.norm = RMSNorm(None, spec.key_size, eps)
         weights = [query.expand(spec.num_heads, -1), key.expand(spec.num_kv_heads, -1)]
-        self.weight = torch.cat(weights).contiguous()  # float32 where it is an offset from 1
+        self.weight = torch.cat(weights).contiguous()  # float32 for an offset from 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         scaled = self.norm(x) * self.weight
@@ -88,7 +88,7 @@ class FusedAttention:
         sin: torch.Tensor | None,
         keep: torch.Tensor | None,
     ) -> torch.Tensor:
-        """As `heads`, from the projected queries, keys and values [T, columns], which are changed."""
+        """Compute `heads` from the projected queries, keys and values [T, columns], which are changed."""
         spec = self.spec
         num_heads = spec.num_heads
         num_kv_heads = spec.num_kv_heads
@@ -121,7 +121,7 @@ class FusedAttention:
         rotate(normed, cos, sin, out=query_key)
 
     def pack(self, packing: Packing) -> None:
-        """Lay both weights out anew, and free those of the modules they came from."""
+        """Change the layout of both weights, and free those of the original modules."""
         self.qkv = self.qkv.packed(packing)
         self.out = self.out.packed(packing)
 
@@ -149,7 +149,7 @@ class FusedMLP:
         return self.activation(gate).mul_(up)
 
     def pack(self, packing: Packing) -> None:
-        """Lay both weights out anew, and free those of the modules they came from."""
+        """Change the layout of both weights, and free those of the original modules."""
         self.gate_up = self.gate_up.packed(packing)
         self.down = self.down.packed(packing)
 
@@ -166,7 +166,7 @@ def is_silu(activation: object) -> bool:
 
 
 def is_linear(module: object) -> bool:
-    """An `nn.Linear` itself, or a stored one, no other subclass that may compute something else."""
+    """Return True for an `nn.Linear` itself, or a stored one; other subclasses may compute something else."""
     return type(module) in (nn.Linear, StoredLinear)
 
 
@@ -178,8 +178,8 @@ def is_output(module: object) -> bool:
 
 
 def fused_attention(module: nn.Module, spec: LayerSpec, attend: Attend) -> FusedAttention | None:
-    """From a module with q_proj/k_proj/v_proj or qkv_proj, o_proj and, maybe, q_norm and k_norm per head. Where q_proj
-    makes twice as much as is needed, its other half are taken for gates of the output.
+    """Build fused attention from a module with q_proj/k_proj/v_proj or qkv_proj, o_proj and, optionally, q_norm and
+    k_norm per head. If q_proj has twice the necessary outputs, the other half are output gates.
     """
     out = getattr(module, "o_proj", None)
     if not is_output(out) or spec.key_size != spec.value_size:
@@ -238,7 +238,7 @@ def _head_norm(module: nn.Module, spec: LayerSpec) -> HeadNorm | None:
 
 
 def fused_mlp(module: nn.Module) -> FusedMLP | None:
-    """From a module with gate_proj/up_proj or gate_up_proj, down_proj and an activation."""
+    """Build a fused MLP from a module with gate_proj/up_proj or gate_up_proj, down_proj and an activation."""
     down = getattr(module, "down_proj", None)
     activation = getattr(module, "act_fn", None) or getattr(module, "activation_fn", None)
     merged = getattr(module, "gate_up_proj", None)

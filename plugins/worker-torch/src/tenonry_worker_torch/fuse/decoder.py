@@ -43,17 +43,17 @@ NOT_ROTATED = (None, None)  # of layers without attention
 
 
 class StackOfLayers(Protocol):
-    """All fused layers in one call, if each has attention and all rotate alike."""
+    """All fused layers in one call, if each has attention and all share the rotation."""
 
     def __call__(
         self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, /
     ) -> torch.Tensor | None:
-        """`hidden` [T, H] → [T, H], in a tensor of its own; None where the step is not for it."""
+        """Compute `hidden` [T, H] → [T, H], in a new tensor; None for an unsupported step."""
         ...
 
 
 class LayersOfPrompts(Protocol):
-    """As `StackOfLayers`, of steps in which rows have several tokens."""
+    """As `StackOfLayers`, for steps in which rows have several tokens."""
 
     def __call__(
         self,
@@ -63,20 +63,20 @@ class LayersOfPrompts(Protocol):
         last: torch.Tensor | None,
         /,
     ) -> torch.Tensor | None:
-        """`hidden` [T, H] → [T, H], in a tensor of its own, or [Q, H] of the tokens `last` i64[Q], of which each is the
-        last of its row; None where the step is not for it.
+        """Compute `hidden` [T, H] → [T, H], in a new tensor, or [Q, H] of the tokens `last` i64[Q], the last ones of
+        their rows; None for an unsupported step.
         """
         ...
 
 
 class RoundsOfTokens(Protocol):
-    """Several passes of the whole model in one call, of at most `most` rows that decode."""
+    """Several passes of the whole model in one call, for at most `most` decoding rows."""
 
     @property
     def most(self) -> int: ...
 
     def __call__(self, token_ids: torch.Tensor, keys: PagedKeys, ends: RoundEnds, /) -> RoundTokens:
-        """As `RoundKernel`."""
+        """Run the passes as `RoundKernel`."""
         ...
 
 
@@ -225,7 +225,7 @@ def fused_forward(
 def fused_layers(
     model: PreTrainedModel, layers: dict[str, AttentionLayer]
 ) -> list[FusedLayer] | None:
-    """Those of the stage, in order; None when one of them is of another kind."""
+    """Build the fused layers of the stage, in order; None if one has another structure."""
     blocks = blocks_of(model, layers.values())
     if blocks is None:
         return None
@@ -249,7 +249,7 @@ def fused_block(block: Block) -> FusedLayer | None:
 
 
 def fused_head(model: PreTrainedModel) -> FusedHead | None:
-    """The norm after the layers and the head, or None if they are of another kind."""
+    """Build the norm after the layers and the head; None for another structure."""
     norm = rms_norm_of(text_stack(model)[1].norm)
     head = model.get_output_embeddings()
     if norm is None or not (is_linear(head) or isinstance(head, GatherLinear)):

@@ -1,5 +1,5 @@
 """Detects wrappers that do not feed their text model its plain embedding. Some embed their placeholder tokens
-differently, which fused layers, which begin with the text model, would miss. Worker process.
+differently, which fused layers bypass. Worker process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _named_tokens(model: PreTrainedModel) -> Iterator[int]:
 
 
 def _fed(model: PreTrainedModel, stack: nn.Module, ids: torch.Tensor) -> torch.Tensor | None:
-    """The embeddings [1, T, H] that the text model is given for `ids` [T]; None if it is given the ids."""
+    """Return the embeddings [1, T, H] passed to the text model for `ids` [T]; None if it receives the ids."""
     seen: list[Any] = []
 
     def stop(_module: nn.Module, _arguments: Any, options: dict[str, Any]) -> None:

@@ -92,7 +92,7 @@ class PackedModule(nn.Module):
 
 
 def pack_linears(model: nn.Module, packing: Packing) -> int:
-    """Replace plain `nn.Linear` modules inside by those of a packing; returns how many were replaced."""
+    """Replace plain `nn.Linear` modules inside by those of a packing; returns their number."""
     found = [
         (parent, name, child)
         for parent in model.modules()

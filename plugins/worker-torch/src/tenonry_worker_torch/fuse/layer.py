@@ -62,7 +62,7 @@ class HalfKernel(Protocol):
     def __call__(
         self, hidden: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None, /
     ) -> torch.Tensor | None:
-        """`hidden` [T, H] → [T, H], in a tensor of its own; None where the step is not for it."""
+        """Compute `hidden` [T, H] → [T, H], in a new tensor; None for an unsupported step."""
         ...
 
 
@@ -130,7 +130,7 @@ class FusedLayer:
         return out + hidden
 
     def pack(self, packing: Packing) -> None:
-        """Lay the weights out anew, those inside a feed-forward part of another shape as well."""
+        """Change the layout of the weights, including those inside a feed-forward part of another shape."""
         self.attention.pack(packing)
         if isinstance(self.mlp, FusedMLP):
             self.mlp.pack(packing)
@@ -141,7 +141,7 @@ class FusedLayer:
 def fused_layer(
     module: nn.Module, spec: LayerSpec, attend: Attend, layer_type: str
 ) -> FusedLayer | None:
-    """A layer with `self_attn`, `mlp` and norms under known names; None if it looks different."""
+    """Build a layer with `self_attn`, `mlp` and norms under known names; None for another structure."""
     attention = getattr(module, "self_attn", None)
     if attention is None:
         return None
@@ -150,7 +150,7 @@ def fused_layer(
 
 
 def fused_mixer_layer(module: nn.Module, mixer: FusedMixer, layer_type: str) -> FusedLayer | None:
-    """As `fused_layer`, of a module whose child `mixer.name` is a layer with state."""
+    """As `fused_layer`, for a module whose child `mixer.name` is a layer with state."""
     return _around(mixer, module, mixer.name, layer_type)
 
 
@@ -171,7 +171,7 @@ def _around(
 
 
 def _norms(module: nn.Module) -> list[RMSNorm | None] | None:
-    """One norm, or None, for each place of the layout that the module has; None if it has another one."""
+    """Return one norm, or None, for each place of the module's layout; None for an unknown layout."""
     names = {name for name, _ in module.named_children() if name.endswith("norm")}
     for layout in NORM_LAYOUTS:
         wanted = [name for name in layout if name]

@@ -1,4 +1,4 @@
-"""Linear layers as plain callables, and the interface of packings, which lay their weights out anew. Worker process."""
+"""Linear layers as plain callables, and the interface of packings, which change weight layouts. Worker process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ PACKED_ROWS = "tenonry_packed_rows"  # of a module whose weight is some rows of 
 
 
 class Linear(Protocol):
-    """`x` [N, in] → [N, out]; `add` returns the result plus `other` [N, out]; `packed` the same layer as it serves."""
+    """`x` [N, in] → [N, out]; `add` returns the result plus `other` [N, out]; `packed` the same layer in its final
+    layout.
+    """
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
@@ -37,7 +39,7 @@ class Unpackable(Protocol):
 
 
 class Packing(Protocol):
-    """Lays weights out anew. The modules that they came from are given, so that nothing is held twice."""
+    """Changes the layout of weights. It receives the original modules, so that nothing is held twice."""
 
     def dense(self, linear: DenseLinear) -> Linear:
         """One matrix; the modules `sources` of it may lose theirs."""
@@ -118,7 +120,7 @@ class SummedLinear:
 
 
 class GatheredLinear:
-    """A piece of a layer that was cut along its outputs, which every rank needs whole: `size` of them."""
+    """A part of a layer cut along its outputs, which every rank needs whole: `size` outputs."""
 
     __slots__ = ("group", "piece", "size")
 
@@ -139,7 +141,7 @@ class GatheredLinear:
 
 
 def mark_packed(made: Unpackable, sources: Sequence[nn.Linear]) -> None:
-    """Drop the weights of the modules `sources`, which `made` holds concatenated."""
+    """Drop the weights of the modules `sources`, held concatenated by `made`."""
     begin = 0
     for module in sources:
         end = begin + module.weight.shape[0]
@@ -156,7 +158,7 @@ def take_weight(module: nn.Linear) -> None:
 
 
 def detached_bias(module: nn.Linear) -> torch.Tensor | None:
-    """The bias without its gradient; None if the layer has none."""
+    """Return the bias without its gradient; None without a bias."""
     return None if module.bias is None else module.bias.detach()
 
 
@@ -166,7 +168,7 @@ def is_half_on_host(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def packed_rows(module: nn.Module) -> torch.Tensor | None:
-    """The weight that a module lost when it was packed, in rows again; None if it did not lose one."""
+    """Reconstruct the weight that a module lost when it was packed, in rows; None if it lost none."""
     found = vars(module).get(PACKED_ROWS)
     if found is None:
         return None
@@ -214,7 +216,7 @@ def merge(modules: Sequence[nn.Linear]) -> DenseLinear:
 
 
 def merged_bias(modules: Sequence[nn.Linear]) -> torch.Tensor | None:
-    """One bias for all outputs, zero for layers without one; None if none has."""
+    """One bias for all outputs, zero for layers without one; None without any."""
     if all(module.bias is None for module in modules):
         return None
     parts = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FEW_ROWS = 16
 _tried: dict[
     tuple[object, ...], bool | None
-] = {}  # kind of module → whether its weight is an offset from 1
+] = {}  # kind of module → True if its weight is an offset from 1
 
 
 class RMSNorm:
@@ -88,7 +88,7 @@ class RMSNorm:
 def rms_norm_of(module: nn.Module, *, with_weight: bool = True) -> RMSNorm | None:
     """An RMSNorm equivalent to the module, verified on random input; None if it is something else.
 
-    Modules that differ in nothing but their weights are tried once in a process.
+    Modules that differ only in their weights are tried once per process.
     """
     eps = getattr(module, "variance_epsilon", None) or getattr(module, "eps", None)
     weight = getattr(module, "weight", None)

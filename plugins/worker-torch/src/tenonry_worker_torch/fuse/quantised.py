@@ -30,14 +30,14 @@ class MatrixKernels(Protocol):
     """Kernels of quantised matrices, used instead of a quantisation's own layers."""
 
     def layer(self, weight: Stored, bias: torch.Tensor | None) -> QuantisedLinear | None:
-        """Layer of a matrix; None to leave it to the quantisation."""
+        """Return the layer of a matrix; None to leave it to the quantisation."""
         ...
 
 
 class QuantisedPacking:
-    """Packing of one model; what stays as floats is left as it is.
+    """Packing of one model; floats remain unchanged.
 
-    `num_layers` and `num_bytes`: number and size of the quantised matrices, `layers` those of all.
+    `num_layers` and `num_bytes`: number and size of the quantised matrices, `layers` number of all.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class QuantisedPacking:
     def _linear(
         self, weights: list[Stored], bias: torch.Tensor | None, sources: Sequence[nn.Linear]
     ) -> Linear | None:
-        """Linear layer over all matrices, concatenated; None to leave them to floats."""
+        """Return the linear layer over all matrices, concatenated; None to keep floats."""
         if not weights:
             return self._left(sources)
         whole = _side_by_side(weights)
@@ -113,7 +113,7 @@ class QuantisedPacking:
     def _layers(
         self, weights: Sequence[Stored | None], biases: Sequence[torch.Tensor | None]
     ) -> list[QuantisedLinear]:
-        """One each; none if one is left to floats. Layouts cannot hold inference tensors."""
+        """Return one layer each; none if one keeps floats. Layouts cannot hold inference tensors."""
         with torch.inference_mode(False), torch.no_grad():
             found = [
                 None if weight is None else self._layer(weight, bias)
@@ -151,7 +151,7 @@ class SideBySide(QuantisedLinear):
 
 
 def refuse_others(fused: FusedForward | None, architecture: str, name: str) -> None:
-    """Raises ModelError for a model of which most would stay as it is."""
+    """Raise ModelError for a model that would remain mostly unquantised."""
     if fused is None:
         raise ModelError(
             f"quantization={name}: {architecture} runs its own code, not the layers that worker 'torch' can quantise; "

@@ -55,7 +55,7 @@ class RopeTable:
 
 
 class SwitchedTable(RopeTable):
-    """LongRoPE: the table of sequences longer than `original`, and behind its last position that of the others."""
+    """LongRoPE: the table of sequences longer than `original`, followed by that of the others."""
 
     __slots__ = ("_original", "_start")
 
@@ -78,7 +78,7 @@ class SwitchedTable(RopeTable):
 
 
 class GrowingTable(RopeTable):
-    """Dynamic NTK: the table of sequences of at most `original` tokens; the module makes that of every longer one."""
+    """Dynamic NTK: the table of sequences of at most `original` tokens; the module computes it for longer ones."""
 
     __slots__ = ("_by_length", "_layer_type", "_made_in", "_original")
 
@@ -133,8 +133,8 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Ten
 def rope_table(
     rotary: nn.Module, layer_type: str, num_positions: int, dtype: torch.dtype
 ) -> RopeTable | None:
-    """Table for positions 0 … num_positions − 1; None if it would be too long, the module does not know the type, or
-    its result is not plain (cos, sin).
+    """Return the table for positions 0 … num_positions − 1; None if it would be too long, the module does not support
+    the type, or its result is not plain (cos, sin).
     """
     if num_positions > MAX_TABLE_POSITIONS:
         return None

@@ -93,7 +93,7 @@ def _end(_stack: nn.Module, _given: Any, made: Any) -> None:
 
 
 def short_stack(model: PreTrainedModel, layers: Iterable[AttentionLayer]) -> ShortStack | None:
-    """The short stack of a model; None unless it has the structure of Llama."""
+    """Return the short stack of a model; None unless it has the structure of Llama."""
     names = {name for name, _ in text_stack(model)[1].named_children()}
     blocks = blocks_of(model, layers) if names == LLAMA_PARTS else None
     if not blocks:

@@ -37,7 +37,7 @@ class Block(NamedTuple):
 
 
 def layer_types_of(model: PreTrainedModel) -> list[str]:
-    """The type of each layer of the model as its config names it, those of other stages included."""
+    """Type of each layer of the model in its config, including other stages."""
     config = model.config.get_text_config()
     types = getattr(config, "layer_types", None)
     if not types:
@@ -46,11 +46,11 @@ def layer_types_of(model: PreTrainedModel) -> list[str]:
 
 
 def blocks_of(model: PreTrainedModel, layers: Iterable[AttentionLayer]) -> list[Block] | None:
-    """The decoder layers of the stage, in order; None where not each has one of `layers`, or one mixer."""
+    """Return the decoder layers of the stage, in order; None unless each has one of `layers`, or one mixer."""
     stage = stage_of(model)
     modules = stage.own(text_stack(model)[1].layers)
     types = stage.own(layer_types_of(model))
-    if len(types) != len(modules):  # LongCat-Flash counts two for each of its own
+    if len(types) != len(modules):  # LongCat-Flash counts two for each of its layers
         return None
     known = {id(layer): layer for layer in layers}
     blocks = [
@@ -63,7 +63,7 @@ def blocks_of(model: PreTrainedModel, layers: Iterable[AttentionLayer]) -> list[
 
 
 def _attention_of(module: nn.Module, known: Mapping[int, AttentionLayer]) -> AttentionLayer | None:
-    """The attention layer inside a decoder layer, by the module's attribute; None unless there is exactly one."""
+    """Return the attention layer of a decoder layer, by the module's attribute; None unless there is exactly one."""
     held = [vars(part).get(LAYER_ATTRIBUTE) for part in module.modules()]
     found = [known[id(layer)] for layer in held if id(layer) in known]
     return found[0] if len(found) == 1 else None
@@ -83,7 +83,7 @@ def kind_of(block: Block) -> tuple[object, ...]:
 
 
 def _settings_of(module: nn.Module) -> tuple[tuple[str, object], ...]:
-    """Plain attributes of a module, which its code may read."""
+    """Plain attributes of a module, possibly read by its code."""
     held = vars(module)
     public = [name for name in held if name[0] != "_" and name not in PLACES]
     return tuple((name, held[name]) for name in sorted(public) if isinstance(held[name], PLAIN))

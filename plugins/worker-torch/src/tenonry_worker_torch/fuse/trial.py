@@ -18,7 +18,7 @@ def is_small(module: nn.Module) -> bool:
 
 
 def is_same(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = TOLERANCE) -> bool:
-    """Compares up to rounding, by default that of float32."""
+    """Compare up to rounding, by default that of float32."""
     difference = (got - wanted).norm()
     return bool(difference <= tolerance * wanted.norm())
 
@@ -43,8 +43,8 @@ def random_copy(module: nn.Module) -> nn.Module:
 
 
 def randomise(module: nn.Module) -> None:
-    """Weights that hide nothing. Those of large matrices repeat a store of random numbers, which is as long as a prime
-    number, so that no two rows are alike.
+    """Set revealing random weights. Those of large matrices repeat a prime number of random numbers, so that no two
+    rows are equal.
     """
     store: torch.Tensor | None = None
     taken = 0

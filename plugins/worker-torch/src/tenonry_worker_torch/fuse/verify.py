@@ -58,7 +58,7 @@ def layer_agrees(
     block: nn.Module, spec: LayerSpec | None, layer_type: str, rotary: nn.Module
 ) -> bool:
     """Compare a random float32 copy of `block` with the fused layer made from it. `spec`: None without attention."""
-    # On the block's own device: ranks can sum only what is on the device of their process group.
+    # On the block's own device: ranks can sum only on the device of their process group.
     device = next(block.parameters()).device
     with seeded(0, device), torch.no_grad():
         copied = random_copy(block)
@@ -123,6 +123,6 @@ def _fused_with_mixer(copied: nn.Module, layer_type: str) -> FusedLayer | None:
 
 
 def _hidden_size(block: nn.Module) -> int:
-    """As many as a norm of the block has weights."""
+    """Return the number of weights of a norm of the block."""
     norms = [part for name, part in block.named_children() if name.endswith("norm")]
     return int(norms[0].weight.shape[0])

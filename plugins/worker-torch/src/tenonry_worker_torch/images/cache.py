@@ -12,7 +12,7 @@ CACHED_TOKENS = 8192  # 64 MiB with a hidden size of 4096 in 16 bits
 
 
 class EncodedImages:
-    """Holds at most `max_tokens` embeddings; those that were used longest ago go first."""
+    """Holds at most `max_tokens` embeddings, evicting the least recently used ones first."""
 
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
@@ -23,14 +23,14 @@ class EncodedImages:
         return len(self._images)
 
     def get(self, digest: bytes) -> torch.Tensor | None:
-        """The embeddings of an image, [n, H] or [n, layers, H], or None."""
+        """Return the embeddings of an image, [n, H] or [n, layers, H], or None."""
         found = self._images.get(digest)
         if found is not None:
             self._images.move_to_end(digest)
         return found
 
     def put(self, digest: bytes, embeddings: torch.Tensor) -> None:
-        """Keep those of an image, if there is room for it at all."""
+        """Store the embeddings of an image, if they fit at all."""
         count = _size(embeddings)
         if count > self._max_tokens or digest in self._images:
             return

@@ -54,7 +54,7 @@ class ImageCheck:
             self._prepare(encoder, model)
         except ModelError:
             raise
-        except Exception as error:  # any class: it is the model's code
+        except Exception as error:  # any class, since it is the model's code
             raise ModelError(
                 f"max_images: {encoder.family} cannot be shown a picture: {type(error).__name__}: {error}; use "
                 "max_images=0, or look at its preprocessor_config.json"
@@ -115,7 +115,7 @@ class ImageCheck:
         self._given = self._logits = self._added = None
 
     def _end_of_text(self, length: int) -> int:
-        """The same number of tokens, or fewer, up to the image in which they would end."""
+        """Return this number of tokens, or fewer, up to the image in which they would end."""
         for begin, stop in self._whole:
             if begin < length < stop:
                 return begin
@@ -162,7 +162,7 @@ class _Placed:
 
 def processed_images(path: str) -> list[dict[str, np.ndarray]]:
     """Output of the model's image processor for two pictures. Raises ModelError without Pillow."""
-    # from its module: at the top of transformers 5.17 it requires torchvision, which it does not need
+    # from its module: the top level of transformers 5.17 requires torchvision, which is not needed
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     try:

@@ -32,7 +32,9 @@ class Deepstack:
         """
         if self.added is None:
             self.added = seen.new_zeros(self._num_layers, num_tokens, seen.shape[-1])
-        deep = seen[:, 1 : 1 + self._num_layers]  # a text part of fewer layers takes what it can
+        deep = seen[
+            :, 1 : 1 + self._num_layers
+        ]  # a text part with fewer layers uses the first ones
         self.added[:, tokens] = deep.transpose(0, 1)
         return seen[:, 0]
 

@@ -35,7 +35,7 @@ class ImageEncoder:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Raises ModelError for a model of which an image cannot be encoded apart from its prompt."""
+        """Raise ModelError for a model that cannot encode an image separately from its prompt."""
         family = type(model).__name__
         if not hasattr(model, "get_image_features"):
             raise ModelError(
@@ -71,9 +71,9 @@ class ImageEncoder:
         return found
 
     def encode(self, inputs: Mapping[str, np.ndarray]) -> torch.Tensor:
-        """One image → embeddings [n, H], or [n, 1 + layers, H] if it is added to several layers.
+        """Encode one image → embeddings [n, H], or [n, 1 + layers, H] if it is added to several layers.
 
-        Raises whatever the model's code does for inputs that do not fit it.
+        Raises any error of the model's code for wrong inputs.
         """
         device = self._model.device
         given = {

@@ -25,7 +25,7 @@ logger = logging.getLogger("tenonry.worker")
 def use_paths(
     mixers: Iterable[PackedMixer], changes: Changes, all_agree: Callable[[bool], bool] = bool
 ) -> bool:
-    """Assign a verified path to each mixer of a known mechanism; returns whether any has one.
+    """Assign a verified path to each mixer of a known mechanism; returns True if any has one.
 
     One mixer of each kind is compared. Ranks that share layers must decide alike: `all_agree` is true if it is true on
     all of them.

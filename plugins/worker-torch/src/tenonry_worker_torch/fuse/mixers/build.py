@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def path_of(module: nn.Module) -> DecodePath | None:
-    """A path made from the module's own parameters; None for another mechanism. That it is right is verified apart."""
+    """Build a path from the module's own parameters; None for another mechanism. It is verified separately."""
     try:
         if _has(module, "A_log", "dt_bias", "num_v_heads", "head_k_dim", "norm"):
             return delta_rule(module)
@@ -30,7 +30,7 @@ def path_of(module: nn.Module) -> DecodePath | None:
 
 
 def prompt_path_of(path: DecodePath, device: torch.device) -> PromptPath | None:
-    """Path for prompt chunks, if the mechanism has one; None outside of the CPU, where modules have kernels."""
+    """Build the path for prompt chunks, if the mechanism has one; None on devices with kernels of the module."""
     if device.type != "cpu":
         return None
     return getattr(path, "over_prompts", None)

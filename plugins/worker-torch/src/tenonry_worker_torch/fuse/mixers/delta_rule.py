@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 WINDOW = StateKey(CONVOLUTION, 0)
 MATRIX = StateKey(RECURRENT, 0)
-SMALL = 512  # entries of a matrix for which a product and a sum are quicker than a matrix product
+SMALL = 512  # entries of a matrix up to which a product and a sum are faster than a matrix product
 CHUNK_RULE = "torch_chunk_gated_delta_rule"
 SMALLEST_CHUNK = 8
 LARGEST_CHUNK = 64
-UNIT_EPS = 1e-6  # under the root when query and key are made unit vectors
+UNIT_EPS = 1e-6  # under the root in the normalisation of query and key
 
 
 class DeltaRule:
@@ -183,12 +183,12 @@ def _read(state: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
 
 
 def chunk_size_for(length: int) -> int:
-    """The function of transformers fills prompts up to whole chunks, of 64 tokens unless another size is given."""
+    """Return the chunk size: transformers pads prompts to whole chunks, of 64 tokens unless another size is passed."""
     return min(LARGEST_CHUNK, max(SMALLEST_CHUNK, 1 << (length - 1).bit_length()))
 
 
 def chunk_rule_of(module: Any) -> Callable[..., Any]:
-    """Function that the module's own code calls for prompts. Raises AttributeError if there is none."""
+    """Return the function called for prompts by the module's own code. Raises AttributeError without one."""
     for kind in type(module).__mro__:
         source = sys.modules[kind.__module__]
         found: Callable[..., Any] | None = getattr(source, CHUNK_RULE, None)
@@ -198,7 +198,9 @@ def chunk_rule_of(module: Any) -> Callable[..., Any]:
 
 
 def delta_rule(module: Any) -> DeltaRule | None:
-    """From a module with in_proj_qkvz and in_proj_ba (Qwen3-Next), or in_proj_qkv, _z, _b and _a (Qwen3.5)."""
+    """Build the path from a module with in_proj_qkvz and in_proj_ba (Qwen3-Next), or in_proj_qkv, _z, _b and _a
+    (Qwen3.5).
+    """
     window = window_of(module.conv1d, module.activation)
     out = output_projection(module.out_proj)
     if window is None or out is None:

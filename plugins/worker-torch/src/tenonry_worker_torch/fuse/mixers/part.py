@@ -58,7 +58,7 @@ class FusedMixer:
 
 
 def mixer_part(block: nn.Module) -> FusedMixer | None:
-    """Mixer of a decoder layer with exactly one child that keeps state; None for any other."""
+    """Return the mixer of a decoder layer with exactly one stateful child; None otherwise."""
     found = [
         FusedMixer(name, forward.over_step, forward)
         for name, child in block.named_children()

@@ -1,6 +1,4 @@
-"""The linear layers of a mixer as plain callables; those that read the same input are merged if possible. Worker
-process.
-"""
+"""The linear layers of a mixer as plain callables; those with the same input are merged if possible. Worker process."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ def decay_rate_of(module: Any) -> torch.Tensor:
 
 
 def input_projection(modules: Sequence[Any]) -> Projection | None:
-    """`x` [N, in] → the concatenated outputs of all modules; None if one of them is no plain linear layer."""
+    """Return `x` [N, in] → the concatenated outputs of all modules; None unless all are plain linear layers."""
     if all(map(is_linear, modules)):
         return merge(modules)
     (kind, *others) = {type(module) for module in modules}
@@ -36,7 +34,7 @@ def input_projection(modules: Sequence[Any]) -> Projection | None:
 
 
 def output_projection(module: Any) -> Projection | None:
-    """`x` [N, in] → [N, out], on every rank whole; None if the module is no plain linear layer."""
+    """Return `x` [N, in] → [N, out], whole on every rank; None unless the module is a plain linear layer."""
     if is_output(module):
         return output_of(module)
     return input_projection([module])

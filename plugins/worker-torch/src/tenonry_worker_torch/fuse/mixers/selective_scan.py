@@ -126,7 +126,7 @@ class SelectiveScan:
 
 
 def _groups_of(norm: Any) -> int:
-    """Number of groups that a gated norm normalises separately; one if it declares none."""
+    """Number of groups normalised separately by a gated norm; one if it declares none."""
     if hasattr(norm, "group_size"):
         return len(norm.weight) // int(norm.group_size)
     return int(getattr(norm, "n_groups", 1))
@@ -141,7 +141,9 @@ def _scale_of(module: Any) -> torch.Tensor | None:
 
 
 def selective_scan(module: Any) -> SelectiveScan | None:
-    """From a module with in_proj, conv1d, A_log, D, dt_bias, norm and out_proj, the state [heads, size, state]."""
+    """Build the path from a module with in_proj, conv1d, A_log, D, dt_bias, norm and out_proj; its state is [heads,
+    size, state].
+    """
     window = window_of(module.conv1d, module.activation)
     projection = input_projection([module.in_proj])
     out = output_projection(module.out_proj)

@@ -37,7 +37,7 @@ class ShortConvolution:
 
 
 def short_convolution(module: Any) -> ShortConvolution | None:
-    """From a module with in_proj, conv and out_proj."""
+    """Build the path from a module with in_proj, conv and out_proj."""
     window = window_of(module.conv, None)
     projection = input_projection([module.in_proj])
     out = output_projection(module.out_proj)

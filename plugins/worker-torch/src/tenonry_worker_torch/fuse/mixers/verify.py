@@ -28,9 +28,7 @@ FURTHER_TOKENS = 3
 
 
 def path_agrees(mixer: PackedMixer) -> bool | None:
-    """Compare a path; None if none can be made. A mixer too large to copy is covered by the whole model's
-    comparison.
-    """
+    """Compare a path; None without one. A mixer too large to copy is covered by the whole model's comparison."""
     module = mixer.module
     if not mixer.takes_hidden_only:
         return None

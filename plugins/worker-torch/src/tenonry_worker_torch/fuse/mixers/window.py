@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Window:
-    """`weight` [K, C], `bias` [C]: of the last K inputs of each channel. Computes in float32.
+    """Convolution over the last K inputs of each channel, in float32: `weight` [K, C], `bias` [C].
 
-    It is fast on windows whose channels are contiguous in memory, such as those of `PackedMixer`.
+    It is fast if channels are contiguous in memory, as in `PackedMixer`.
     """
 
     __slots__ = ("activation", "bias", "weight")
@@ -63,7 +63,7 @@ class Window:
 
 
 def window_of(convolution: nn.Module | None, activation: str | None) -> Window | None:
-    """From a depthwise `nn.Conv1d` whose output goes through `activation`; None if it is another one."""
+    """Build it from a depthwise `nn.Conv1d` with an `activation`; None for another one."""
     if type(convolution) is not nn.Conv1d:
         return None
     weight = plain(convolution.weight)
@@ -82,7 +82,7 @@ def window_of(convolution: nn.Module | None, activation: str | None) -> Window |
 
 
 def activation_of(name: str) -> Activation | None:
-    """Activation function of transformers by its name; None for an unknown name."""
+    """Return an activation function of transformers by its name; None for an unknown name."""
     from transformers.activations import ACT2FN
 
     if name in ("silu", "swish"):
