@@ -35,8 +35,8 @@ def kv_groups(
 ) -> list[KVCacheGroup]:
     """KV groups of layers with these specs, storage and backend, and the group of state by row.
 
-    Those of attention come first, as `groups` has them (one, if it has none); a model that has only one kind of layers
-    has one group. All stages of a model have the same groups, empty if a stage has no such layer.
+    Groups of attention come first, as in `groups` (one without entries); a model with one kind of layers has one group.
+    All stages of a model have the same groups, empty if a stage has no such layer.
 
     `Worker.examine` reports those of the whole model, `Worker.kv_cache_groups` those of this rank.
     """

@@ -1,4 +1,6 @@
-"""A model as the runner uses it: module, forward pass, attention layers, and what was chosen for it. Worker process."""
+"""A loaded model from the view of the runner: module, forward pass, attention layers, and selected passes. Worker
+process.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ class LoadedModel:
         self.step = step
         self.adapters: Adapters | None = None
         self.images: ImageEncoder | None = None
-        self.pooler: Pooler | None = None  # of a model that gives vectors instead of logits
+        self.pooler: Pooler | None = None  # of a model with vectors instead of logits
         self.kernels: FoundKernels | None = None
         self.chosen_kernels = "Step kernels: none, torch alone computes"
         self.passes = PassReport()
@@ -83,7 +85,7 @@ class LoadedModel:
         self.thresholds: Thresholds = sorted_thresholds  # of top-k and top-p on a device
         self.matrix_kernels: MatrixKernels | None = None  # of its quantised matrices
         self.make_pass: Callable[..., Any] | None = None  # instead of the runner's `ForwardPass`
-        self.is_invariant = False  # whether what a row gets depends on no other row
+        self.is_invariant = False  # results of a row are independent of other rows
 
     @property
     def mixers(self) -> list[PackedMixer]:

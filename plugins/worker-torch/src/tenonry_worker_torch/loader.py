@@ -106,7 +106,7 @@ class Loader:
 
     def load(self, found: CheckpointInfo) -> LoadedModel:
         """Load the model from its files, fused and checked. `found`: result of `look`. Raises ModelError, or
-        ConfigError where memory is short.
+        ConfigError without enough memory.
         """
         with fitting(self.device):
             return self._load(found)
@@ -146,14 +146,14 @@ class Loader:
             raise
         except Exception as error:  # noqa: BLE001 - kernels that cannot be compiled fail in many ways
             self._backend = slower_backend(self._backend, error, self._context, self.resolved)
-        del module  # before the weights are read once more
+        del module  # before the weights are read again
         with self._phases.of("weights"):
             module = make()
         return self._built(found, module)
 
     @property
     def _keeps_matrices(self) -> bool:
-        """True if the pass `quantisation` packs matrices that a checkpoint holds, and nothing else reads weights."""
+        """True if the pass `quantisation` packs matrices of a checkpoint, and nothing else reads weights."""
         settings = torch_settings(self._context.config)
         is_packed = self._options.fuse and not settings.enforce_eager and not self._passes
         return self.device.type == "cuda" and is_packed and not reads_weights(self._context.config)
@@ -161,7 +161,7 @@ class Loader:
     def reload(
         self, found: CheckpointInfo, make: Callable[[str, torch.device], PreTrainedModel]
     ) -> LoadedModel:
-        """From weights that are at hand, and in the same way as at the start; `make` is given data type and device."""
+        """Rebuild from existing weights, in the same way as at the start; `make` receives data type and device."""
         return self._again(found, partial(make, self._context.config.dtype, self.device))
 
     def _again(self, found: CheckpointInfo, make: Callable[[], PreTrainedModel]) -> LoadedModel:
@@ -198,7 +198,7 @@ class Loader:
         return model
 
     def _adapters_of(self, found: CheckpointInfo, module: PreTrainedModel) -> Adapters | None:
-        """Adapters bound to a model: those of the first one, in later ones as well."""
+        """Return adapters bound to a model; later models share those of the first one."""
         config = self._context.config
         if not config.max_loras:
             return self.adapters

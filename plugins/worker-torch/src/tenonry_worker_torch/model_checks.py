@@ -1,4 +1,4 @@
-"""Comparisons before a model serves: before its weights are laid out anew, and after. Worker process.
+"""Comparisons of a model before serving: before the layout of its weights changes, and after. Worker process.
 
 The cost depends on the layout. A model with the structure of Llama is compared in parts that add up to the whole, and
 each part is run once:
@@ -87,14 +87,14 @@ class ModelChecks:
             self._short = (stack, SelfCheck(self.run, self._short_reference(stack)))
 
     def allow(self, tolerance: float) -> None:
-        """From now on, take more for rounding than the data type has."""
+        """Increase the tolerance for rounding beyond that of the data type from now on."""
         self._allowed = tolerance
         for check in (self._short and self._short[1], self._at_full_depth):
             if check is not None:
                 check.allowed = tolerance
 
     def run_once(self, forward: Forward) -> None:
-        """Run a short prompt, for what the model's code raises."""
+        """Run a short prompt, to detect exceptions of the model's code."""
         prompt = numbered_tokens(RUN_TOKENS, self._vocab_size, self.model.device)
         self.run.last_logits(forward, [prompt])
 
@@ -113,7 +113,7 @@ class ModelChecks:
         return self._whole().agrees(forward)
 
     def still_agrees(self, forward: Forward) -> bool:
-        """As `agrees`, of one that was right, when the model's own code may have lost its weights."""
+        """Repeat a successful `agrees`, when the model's own code may have lost its weights."""
         if not isinstance(forward, FusedForward) or self._short is None:
             return self._whole().agrees(forward)  # computed before
         stack, check = self._short
@@ -134,7 +134,7 @@ class ModelChecks:
             self._whole().require(forward, architecture)
 
     def require_rounded(self, forward: Forward, tolerance: float) -> None:
-        """As `require`, where from now on K and V are rounded, which changes logits by so much at most."""
+        """As `require`, for K and V rounded from now on, which changes logits by at most this tolerance."""
         architecture = type(self.model).__name__
         self.allow(self._allowed + tolerance)
         if isinstance(forward, FusedForward) and self._short is not None:
@@ -173,9 +173,9 @@ class ModelChecks:
     def _replay(
         self, forward: FusedForward, architecture: str, tolerance: float = 0.0
     ) -> Replay | None:
-        """Attention of all layers, which was compared with the probe run; None if that did not cover all of it.
+        """Return attention of all layers, compared with the probe run; None if that did not cover all of it.
 
-        `tolerance`: allowance beyond the rounding of the data type, if K and V are rounded.
+        `tolerance`: in addition to the rounding of the data type, if K and V are rounded.
         """
         layers = self.run.layers
         attended = self.probed.attended
@@ -197,7 +197,7 @@ class ModelChecks:
     def _whole(self) -> SelfCheck:
         """Reference of the whole model, computed once. No lock: the ranks of one process wait for each other here."""
         if self._at_full_depth is None:
-            self.run.release()  # layers with state run as they are, until the next step is planned
+            self.run.release()  # stateful layers run unmodified until the next step is planned
             found = reference_of(
                 self.model, self._vocab_size, self.parallel, self.max_model_len, self.probed
             )

@@ -21,7 +21,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class PassResult:
-    """Outcome of one pass. `text`: what it changed, or why it is not used."""
+    """Outcome of one pass. `text`: its change, or the reason against it."""
 
     name: str
     outcome: Outcome = Outcome.NOT_USED
@@ -49,7 +49,7 @@ class PassReport:
 
     @property
     def line(self) -> str:
-        """Passes in use, and those that were undone."""
+        """Active passes, and undone ones."""
         undone = [
             f"{each.name} ({each.text})"
             for each in self.results

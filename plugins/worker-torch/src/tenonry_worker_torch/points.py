@@ -34,7 +34,7 @@ DEVICE_PASSES: dict[str, dict[str, str]] = {
         "graphs": CUDA,
     },
 }
-POOLING_PASSES = {"cpu": {"prompt-packing": CPU}}  # those of the worker `pooling`
+POOLING_PASSES = {"cpu": {"prompt-packing": CPU}}  # passes of the worker `pooling`
 MODEL_PASSES = Point(
     "tenonry.model_passes",
     "tenonry_worker_torch.passes.model_pass:ModelPass",

@@ -104,7 +104,7 @@ class PoolingWorker(RunnerWorker):
         self._model = load_pooling(found, self.context, self.options, self.resolved)
 
     def tasks(self) -> dict[str, int]:
-        """As `EngineInfo.tasks`, for the loaded model."""
+        """`EngineInfo.tasks` of the loaded model."""
         return self.found.tasks
 
     def kv_cache_groups(self) -> Sequence[KVCacheGroup]:

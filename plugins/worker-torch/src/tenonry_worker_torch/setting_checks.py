@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_quantisation(found: FoundQuantisation | None, setup: Setup) -> None:
-    """Raises ConfigError where weights cannot be quantised at load; those of a checkpoint can always be dequantised."""
+    """Raise ConfigError for weights that cannot be quantised at load; a checkpoint's can always be dequantised."""
     if found is None or not found.is_at_load:
         return
     reason = found.quantisation.refusal(setup.device, setup.dtype)

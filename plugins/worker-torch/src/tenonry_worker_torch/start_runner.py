@@ -106,7 +106,7 @@ def warm_up(runner: ModelRunner) -> None:
         block_ids=(np.arange(blocks, dtype=np.int32),) * runner.model.backend.num_groups,
         sampling=SamplingParams(temperature=0.0),
     )
-    # Where stages do not feed tokens back, the step brings the token, as in serving.
+    # Without feedback between stages, the step contains the token, as in serving.
     feeds_back = runner.model.parallel.link.num_stages == 1
     next_token = -1 if feeds_back else 0
     prefill = _step_of_row_0(0, [entering], length, -1)

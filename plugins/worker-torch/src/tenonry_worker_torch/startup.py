@@ -74,7 +74,7 @@ def looked(
 
 
 def _with_model(setup: Setup, found: CheckpointInfo) -> Setup:
-    """Add the facts of the model, by which conflicts are found."""
+    """Add the facts of the model that determine conflicts."""
     setup = replace(setup, dtype=choose_dtype(setup.config.dtype, found.whole.config, setup.device))
     if found.quantised is None:
         return setup
@@ -87,7 +87,7 @@ def _with_model(setup: Setup, found: CheckpointInfo) -> Setup:
 
 
 def facts(context: WorkerContext, found: CheckpointInfo) -> WorkerFacts:
-    """All facts of the model that are known without its weights. Raises ModelError or ConfigError as `load` would."""
+    """Return all facts of the model known without its weights. Raises ModelError or ConfigError like `load`."""
     config = context.config
     device = choose_device(config.device, context.local_rank, config.world_size)
     return examine(

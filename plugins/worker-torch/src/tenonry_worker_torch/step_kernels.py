@@ -1,4 +1,4 @@
-"""The step kernels of the settings, or why there are none. Worker process."""
+"""Step kernels selected by the settings, or the reason for none. Worker process."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def find_kernels(
     *,
     allow_experimental: bool = False,
 ) -> FoundKernels | None:
-    """Find step kernels; None if torch alone computes, with the reason in the log. `name`: None for installed ones,
-    "none" for none. `allow_experimental`: as of `resolve_point`.
+    """Find step kernels; None to use torch alone, with the reason in the log. `name`: None for installed ones, "none"
+    for none. `allow_experimental`: see `resolve_point`.
 
     Raises PluginError, or ConfigError, for named ones that cannot be used.
     """

@@ -142,7 +142,7 @@ class TorchWorker(RunnerWorker):
             return facts(self.context, self._look(needs_weights=False))
 
     def _look(self, *, needs_weights: bool = True) -> CheckpointInfo:
-        """The model before its weights, examined once; `load` reuses it, unless there are none."""
+        """Return the model before its weights, examined once; `load` reuses it, unless weights were missing."""
         if self._found is None:
             from tenonry_worker_torch.startup import looked
 
@@ -154,7 +154,7 @@ class TorchWorker(RunnerWorker):
         return self._found
 
     def _look_or_name_another(self) -> CheckpointInfo:
-        """As `_look`. If a user chose this worker by name, the error names one that may run the model."""
+        """As `_look`. If a user selected this worker by name, the error names a possible alternative."""
         from tenonry_worker_torch.loading.refusals import CannotRun
 
         config = self.context.config
@@ -173,7 +173,9 @@ class TorchWorker(RunnerWorker):
         return dict(self._phases.seconds)
 
     def chosen_kernels(self) -> str:
-        """Parts of the loaded model that step kernels compute, and up to how many rows; the rest is torch's."""
+        """Parts of the loaded model computed by step kernels, and their maximum number of rows; torch computes the
+        others.
+        """
         return self.model.chosen_kernels
 
     def model_facts(self) -> dict[str, Any]:
@@ -268,7 +270,7 @@ class TorchWorker(RunnerWorker):
         return self._adapters.add(name, path)
 
     def remove_lora(self, name: str) -> bool:
-        """Rows that run with it keep it. Raises RequestError if it is not loaded."""
+        """Remove an adapter; running rows keep it. Raises RequestError for an unknown one."""
         return self._adapters.remove(name)
 
     def list_loras(self) -> list[str]:
@@ -289,11 +291,11 @@ class TorchWorker(RunnerWorker):
         return found
 
     def sleep(self, level: int = 1) -> None:
-        """Free memory: 1 that of the KV cache (weights go to main memory), 2 that of the weights as well."""
+        """Free memory: level 1 the KV cache (weights move to main memory), level 2 the weights as well."""
         self.residency.sleep(level)
 
     def wake_up(self, tags: list[str] | None = None) -> None:
-        """Take memory for "weights", "kv_cache", or both, again."""
+        """Reallocate memory for "weights", "kv_cache", or both."""
         self.residency.wake_up(tags)
 
     def is_sleeping(self) -> bool:

@@ -1,1 +1,1 @@
-"""From a folder to a verified model: files, rejections, weights, probe run and self check. Worker process."""
+"""Loading of a verified model from a folder: files, rejections, weights, probe run and self check. Worker process."""

@@ -125,7 +125,7 @@ def known_facts(found: CheckpointInfo, config: EngineConfig, device: torch.devic
 def with_groups(
     known: WorkerFacts, groups: Sequence[KVCacheGroup], config: EngineConfig
 ) -> WorkerFacts:
-    """The facts with the KV groups, and whether prefixes are shared: those of state are with snapshots only."""
+    """Add the KV groups to the facts, and prefix sharing: those of state share it with snapshots only."""
     shares = {"full": True, "sliding": True, "recurrent": config.state_cache_memory_bytes != 0}
     features = dict(known.features)
     if groups:
@@ -146,9 +146,9 @@ def _groups(
     window_groups: bool,
     is_shown_images: bool,
 ) -> list[KVCacheGroup]:
-    """The KV groups; none if the model's code needs values to run, so that they are known only after loading."""
+    """Return the KV groups; none if the model's code needs values to run, so that they are known only after loading."""
     model = copy.deepcopy(whole).to(dtype).eval()
-    model.set_experts_implementation("batched_mm")  # the one that does not read which were chosen
+    model.set_experts_implementation("batched_mm")  # independent of the chosen experts
     vocab_size = int(model.config.get_text_config().vocab_size)
     followed = follow_lengths(model, max_model_len)
     try:
@@ -195,7 +195,7 @@ def _cuts(whole: PreTrainedModel, checkpoint: Checkpoint | None, size: int) -> b
 
 
 def max_stages(whole: PreTrainedModel) -> int:
-    """The most pipeline stages: one per layer of the stack, or 1 for a model without a plan."""
+    """Maximum pipeline stages: one per layer of the stack, or 1 for a model without a plan."""
     try:
         _, name, _ = pipeline_plan(whole, 2)
     except ModelError:

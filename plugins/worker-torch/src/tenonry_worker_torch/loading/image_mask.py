@@ -1,4 +1,4 @@
-"""Visibility between tokens of an image, read off the masks that the model's own code makes. Worker process.
+"""Visibility between tokens of an image, from the masks of the model's own code. Worker process.
 
 In most families they see what came before them, as all tokens do. In others they also see the later ones of their image
 (Gemma 3, arXiv:2503.19786). Such a model has an input for the kinds of tokens.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tenonry.worker")
 
 KINDS = "token_type_ids"  # 1 for tokens of images
-# Two images, with text before, between and behind them.
+# Two images, with text before, between and after them.
 EXAMPLE = (0, 0, 1, 1, 1, 0, 1, 1, 0, 0)
 
 
@@ -35,8 +35,8 @@ def asks_for_kinds(model: PreTrainedModel) -> bool:
 
 
 def sees_spans(model: PreTrainedModel) -> bool:
-    """Return True if tokens see earlier ones within the window of their layer, and those of an image also later ones of
-    the image: this, and nothing else. False if its code does not make such masks.
+    """Return True if tokens attend to earlier ones within the window of their layer, those of an image also to later
+    ones of the image, and to no others. False if its code does not make such masks.
     """
     masks = _own_masks(model)
     return bool(masks) and all(
@@ -45,7 +45,7 @@ def sees_spans(model: PreTrainedModel) -> bool:
 
 
 def _own_masks(model: PreTrainedModel) -> list[tuple[torch.Tensor, int]]:
-    """The additive masks [1, 1, T, T] of the example, each with the window of its layers; empty if there are none."""
+    """Return the additive masks [1, 1, T, T] of the example, each with the window of its layers; empty without any."""
     make: Any = getattr(type(model), "create_masks_for_generate", None)
     if make is None or KINDS not in inspect.signature(make).parameters:
         return []
@@ -74,7 +74,7 @@ def _own_masks(model: PreTrainedModel) -> list[tuple[torch.Tensor, int]]:
 
 
 def _wanted(window: int) -> torch.Tensor:
-    """bool[T, T]: which keys each query of the example sees."""
+    """bool[T, T]: keys attended to by each query of the example."""
     is_image = torch.tensor(EXAMPLE, device="cpu") == 1
     places = torch.arange(len(EXAMPLE), device="cpu")
     number = torch.cumsum(~is_image, 0)  # equal within an image

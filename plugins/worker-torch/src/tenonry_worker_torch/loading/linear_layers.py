@@ -1,4 +1,4 @@
-"""The linear layers of a model, which adapters may be for. Worker process."""
+"""Linear layers of a model, the possible targets of adapters. Worker process."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """A model that this worker supports. `whole` has no storage, and stays unchanged.
+    """A model supported by this worker. `whole` has no storage, and remains unchanged.
 
     `checkpoint`: its stored tensors; None with random weights, with `is_sharded` (each rank has files of its own), and
     with `is_bare` (there are none, and it cannot be loaded). `is_invariant`: served with batch invariance.
@@ -65,10 +65,10 @@ def look(
     quantization: str | None = None,
     is_bare: bool = False,
 ) -> CheckpointInfo:
-    """The model in a folder before a weight is read; `towers`: with its vision encoder. `quantization`: the setting.
-    `is_bare`: there are no weights, and none are needed.
+    """Examine the model in a folder before a weight is read; `towers`: with its vision encoder. `quantization`: the
+    setting. `is_bare`: weights are missing and not needed.
 
-    Raises ModelError with the layer that cannot be served, or the file and the tensor that do not fit.
+    Raises ModelError with the unsupported layer, or the file and the tensor that do not fit.
     """
     is_dummy = load_format == "dummy"
     is_sharded = load_format == "sharded"
@@ -117,7 +117,7 @@ def load_model(  # noqa: PLR0913 - by name
 ) -> PreTrainedModel:
     """This rank's part of the model on `device`, in evaluation mode. `found`: result of `look`, if available.
     `kernels`: for quantised matrices in blocks, which may stay in the layout of kernels. `keeps_matrices`: quantised
-    ones stay so on the device, and the floats of one exist at a time.
+    ones remain quantised on the device, with the floats of one at a time.
 
     Raises ModelError, before any weight is read where possible.
     """
@@ -153,7 +153,7 @@ def _whole(
     dtype: torch.dtype,
     device: torch.device,
 ) -> PreTrainedModel:
-    """A stored model with all its weights but those that are postponed."""
+    """Load a stored model with all its weights except postponed ones."""
     return stored_model(
         path, found.whole, dtype, found.architecture, checkpoint, **placed_on(device)
     )

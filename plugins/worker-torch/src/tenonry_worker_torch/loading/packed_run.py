@@ -1,4 +1,4 @@
-"""Runs several prompts as one batch over a small cache of its own, step by step, as serving does. Worker process."""
+"""Runs several prompts as one batch over a small separate cache, step by step, like serving. Worker process."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ class PackedRun:
         first: Forward | None = None,
     ) -> list[list[torch.Tensor]]:
         """Compute `steps[s][p]` further tokens of prompt p in step s. Returns, for each prompt, the output for the last
-        token of each step in which it takes part: logits [vocabulary], or hidden states that a stage sends on; with
-        `keeps_all`, for every token.
+        token of each of its steps: logits [vocabulary], or hidden states sent by a stage; with `keeps_all`, for every
+        token.
 
-        `cache_size`: the cache is so many times as large as necessary. `last_seen`: for each prompt, the last position
-        that each of its tokens sees, if that may be a later one of the same step. `first`: computes the first step
-        instead of `forward`, and its output is dropped.
+        `cache_size`: size of the cache relative to the minimum. `last_seen`: for each prompt, the last position visible
+        to each of its tokens, if that may be a later one of the same step. `first`: computes the first step instead of
+        `forward`, and its output is dropped.
         """
         lengths = [len(prompt) for prompt in prompts]
         blocks = [-(-length // self.block_size) for length in lengths]
@@ -119,7 +119,7 @@ class PackedRun:
         """Free the small cache."""
         for layer in self.layers.values():
             layer.kv_cache = []
-        self.backend.allocate(1, self.block_size)  # the backend may hold what it allocated last
+        self.backend.allocate(1, self.block_size)  # the backend may hold its last allocation
 
     def _forward(
         self,
@@ -153,12 +153,12 @@ class PackedRun:
             made = forward(given, positions.to(given.device), keep, plans)
         if keeps_all:
             return made
-        # The first rows, as the runner takes them.
+        # The first rows, like the runner's.
         return made[: len(ends)] if self.is_last else made[ends]
 
 
 def _new_rows(lengths: list[int], blocks: list[int], num_groups: int) -> list[NewRow]:
-    """Rows with arbitrary token ids, which do not matter here."""
+    """Rows with arbitrary token ids, which are not read."""
     ends = np.cumsum([1, *blocks])  # block 0 is left out
     later = sum(blocks) * np.arange(num_groups, dtype=np.int32)
     return [

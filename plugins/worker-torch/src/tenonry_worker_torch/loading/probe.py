@@ -45,7 +45,7 @@ PROMPT_LENGTH = 9
 
 
 class ProbeResult:
-    """Layers in order of their index, and the module of each; a module that attends several times has several.
+    """Layers in order of their index, with their modules; a module that attends several times has several layers.
 
     `given` and `made`: the run itself, tokens or hidden states [length, hidden], and the logits of its last position,
     or the hidden states of all. `end`: what the text model returned. `attended`: arguments of each layer, by its name.
@@ -164,9 +164,7 @@ def probe(
 
 
 def _fill_in_order(result: ProbeResult, recorder: Probe) -> None:
-    """Fill in layers by index; layers that share one, and calls of one module, in the order in which they ran,
-    renumbered.
-    """
+    """Fill in layers by index; layers of one index, and calls of one module, in order of execution, renumbered."""
     found = list(zip(recorder.specs, recorder.modules, recorder.sinks, strict=True))
     found.sort(key=lambda layer: layer[0].index)
     is_shared = len({spec.index for spec, _, _ in found}) < len(found)
@@ -189,7 +187,7 @@ def named_failure(model: PreTrainedModel, num_ranks: int = 1) -> Iterator[None]:
     except RuntimeError as error:
         if num_ranks == 1:
             raise _failed(architecture, error) from error
-        # A plan may leave out what its family's options need: the first run of cut layers shows it.
+        # A plan may omit requirements of its family's options: the first run of cut layers reveals it.
         raise ModelError(
             f"{architecture} cannot run cut into {num_ranks} ranks as its tensor parallel plan says: {error}; use "
             "tensor_parallel_size=1"

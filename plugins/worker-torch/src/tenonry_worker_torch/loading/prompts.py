@@ -8,9 +8,7 @@ import torch
 
 SHORT = (5, 9)
 LONG = 33
-LONGEST = (
-    288  # tokens of the first prompt, which should be longer than a window or a chunk of the model
-)
+LONGEST = 288  # tokens of the first prompt, preferably longer than a window or a chunk of the model
 MARGIN = 15
 REACH_NAMES = ("sliding_window", "attention_chunk_size", "window_size", "index_topk")
 

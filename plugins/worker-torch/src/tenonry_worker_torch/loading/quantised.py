@@ -1,4 +1,4 @@
-"""Quantisation of a model: the configured one, at load, or that of its checkpoint. Worker process."""
+"""Quantisation of a model: configured at load, or of its checkpoint. Worker process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.worker")
 
-OF_GGUF = {"quant_method": "gguf"}  # no file says so
+OF_GGUF = {"quant_method": "gguf"}  # implied by the file format
 STORED_WEIGHT = "tenonry_quantised"  # of a module: stored tensors instead of its weight
 
 
@@ -46,7 +46,7 @@ def find_quantisation(
     """Quantisation of a model; None for floats without the setting. `raw`: its config.json; `asked`: the setting.
 
     Raises ModelError for an unknown format, with the supported ones, ConfigError for a setting that is incompatible
-    with the model, PluginError for a name that is not installed.
+    with the model, PluginError for an uninstalled name.
     """
     config = declared_quantisation(Path(path), raw)
     method = method_of(config)
@@ -76,7 +76,7 @@ def find_quantisation(
 
 
 def _of_gguf(path: str) -> FoundQuantisation | None:
-    """Quantisation that computes with the blocks of a GGUF file; None if there is none, or no such block."""
+    """Return the quantisation that computes with blocks of a GGUF file; None without one, or without such blocks."""
     file = Path(path) / GGUF_WEIGHTS
     if not file.is_file():
         return None
@@ -124,7 +124,7 @@ def _not_known(path: str, method: str, names: list[str]) -> str:
 def computes(
     found: FoundQuantisation | None, device: torch.device, dtype: torch.dtype
 ) -> Quantisation | None:
-    """Quantisation whose layers compute; None if there are only floats, maybe dequantised ones."""
+    """Return the quantisation whose layers compute; None if there are only floats, possibly dequantised ones."""
     if found is None:
         return None
     quantisation = found.quantisation
@@ -136,7 +136,7 @@ def computes(
 
 
 def stays_stored(found: FoundQuantisation | None, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return True if a checkpoint's matrices can be computed with as they are."""
+    """Return True if a checkpoint's matrices are usable without conversion."""
     if found is None or found.is_at_load:
         return False
     return found.quantisation.refusal(device, dtype) is None
@@ -154,7 +154,7 @@ def attach(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
         if module is model.get_input_embeddings() and module.weight is getattr(
             head, "weight", None
         ):
-            module = head  # the embedding itself looks floats up
+            module = head  # the embedding itself looks up floats
         is_plain = type(module) is nn.Linear and part == "weight"
         if is_plain and key not in checkpoint.converters and module.weight.shape == weight.shape:
             setattr(module, STORED_WEIGHT, weight)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.checkpoint import Checkpoint
     from tenonry_torch_base.parallel.groups import Parallel
 
-# What a checkpoint's tensors go through on their way into one parameter without losing track of rows and columns.
+# Transformations of a checkpoint's tensors into a parameter that preserve rows and columns.
 HARMLESS_STEPS = {"MergeModulelist", "Concatenate"}
 
 
@@ -82,7 +82,7 @@ class RankModel:
         return found
 
     def random(self, seed: int) -> dict[str, RandomSlice]:
-        """As the architecture initialises them: the same for any number of ranks."""
+        """Initialise like the architecture: equal for any number of ranks."""
         found = {}
         parameters = {name for name, _ in self.whole.named_parameters()}
         for source in sorted(parameters - self.tied.keys()):
@@ -94,7 +94,7 @@ class RankModel:
         return found
 
     def _aliases(self, name: str, stored: set[str]) -> list[str]:
-        """Parameters of this rank that share the weight of `name`, which another stage has, and are not `stored`."""
+        """Parameters of this rank that share the weight of `name`, held by another stage, and are not `stored`."""
         if name in self.names:
             return []
         owner = self.tied.get(name, name)

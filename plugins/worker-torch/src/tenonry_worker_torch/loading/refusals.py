@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LAYER_TYPES = frozenset(
     {"full_attention", "sliding_attention", "chunked_attention", "indexed_attention"}
 )
-# What transformers 5.17 calls them.
+# names in transformers 5.17
 OLDER_NAMES = {"deepseek_sparse_attention": "indexed_attention"}
 MIXER_NAMES = re.compile(
     r"mamba|(?-i:SSM|Ssm)|state_?space|rwkv|rglru|recurrent|gated_?delta|linear_?attention|lightning_?attention|short_?conv|hyena|"
@@ -38,7 +38,7 @@ class CannotRun(ModelError):
 
 
 def refuse_unsupported(model: PreTrainedModel, architecture: str) -> None:
-    """Look at a model without weights. Raises CannotRun with the architecture and the offending layer."""
+    """Check a model without weights. Raises CannotRun with the architecture and the offending layer."""
     config = model.config
     refuse_encoder_decoder(config, architecture)
     mixers = tuple(mixers_of(model))
@@ -116,7 +116,7 @@ def _module_reasons(model: PreTrainedModel, mixers: tuple[str, ...]) -> Iterator
 
 
 def _belongs_to(name: str, mixers: tuple[str, ...]) -> bool:
-    """Return True if a module is one of those that keep state by row, is inside one, or holds one."""
+    """Return True if a module keeps state by row, is inside such a module, or contains one."""
     return any(
         f"{mixer}.".startswith(f"{name}." if name else "") or name.startswith(f"{mixer}.")
         for mixer in mixers

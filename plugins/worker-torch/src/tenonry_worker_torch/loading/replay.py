@@ -1,7 +1,7 @@
 """Attention alone, in all layers: arguments recorded in the probe run, passed to its cache in pieces. Worker process.
 
-No weight takes part, so all layers of a deep model cost little. It shows that each layer writes and reads a place of
-its own, by the block table of its own group and its own spec.
+No weight takes part, so all layers of a deep model cost little. It verifies that each layer uses its own place, by the
+block table of its own group and its own spec.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Replay:
         return torch.cat([out.flatten(1) for out in made], 1)
 
     def worst(self, run: PackedRun, prompt: torch.Tensor, cache_size: int) -> LayerError:
-        """The layer that differs most from the probe run."""
+        """Return the layer with the largest difference from the probe run."""
         lengths = [sum(counts) for counts in zip(*STEPS, strict=True)]
         found = run.steps(
             self,
@@ -78,7 +78,7 @@ class Replay:
         return LayerError(self.calls[number][0].spec.name, float(errors[number]))
 
     def _errors(self, made: torch.Tensor, row: int) -> torch.Tensor:
-        """Error of each layer in the row's worst step: the largest of its positions in float32, else the median."""
+        """Error of each layer in the row's worst step: the maximum over positions in float32, else the median."""
         counts = [step[row] for step in STEPS if step[row]]
         is_exact = made.dtype == torch.float32
         widths = [given.out[0].numel() for _, given in self.calls]

@@ -1,4 +1,4 @@
-"""Rotary modules: how they are called. Worker process."""
+"""Calls of rotary modules. Worker process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def call_rotary(
     rotary: nn.Module, x: torch.Tensor, positions: torch.Tensor, layer_type: str
 ) -> tuple[Any, Any]:
-    """The model's module for `positions` [1, T], whether or not it takes a layer type.
+    """Call the model's module for `positions` [1, T], with or without a layer type.
 
-    One with sections for time, height and width is given a position for each of them; those of text are alike.
+    A module with sections for time, height and width receives a position for each of them; those of text are equal.
     """
     sections = getattr(rotary, "mrope_section", None)
     if isinstance(sections, dict):

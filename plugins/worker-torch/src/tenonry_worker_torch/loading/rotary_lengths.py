@@ -1,13 +1,13 @@
-"""Rotary modules whose tables depend on the sequence length, in a batch of many rows: each token is rotated by the
-table that transformers uses for its row alone. Worker process.
+"""Rotary modules whose tables depend on the sequence length, in a batch of many rows: each token uses the table that
+transformers uses for its row alone. Worker process.
 
 Of one row, `generate` computes the prompt of P tokens with the table of length P, and the token at position p behind it
 with that of length p + 1; keys in the cache stay as they are. So the length of a token's table follows from its
 position and its prompt, however the prompt is cut into steps. Phi-3 and its relatives instead compute all tokens again
 when a row outgrows the original length (`LengthClasses.restarts`).
 
-Modules run their own code, once per table of a step: the last position of the sequence goes with the tokens, so that
-transformers picks the table.
+Modules run their own code, once per table of a step: the last position of the sequence is added to the tokens, so that
+transformers selects the table.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RotaryByLength:
         return made
 
     def grows(self, kind: str) -> bool:
-        """Return True if each longer length has a table of its own."""
+        """Return True if each longer length has its own table."""
         return DYNAMIC in self._types[kind]
 
     def tables_of(self, lengths: torch.Tensor, kind: str) -> torch.Tensor:
@@ -79,7 +79,7 @@ class RotaryByLength:
         return _each(made, lambda part: part[:, :-1])
 
     def _alone(self, x: torch.Tensor, position_ids: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        if position_ids.is_meta:  # there is no largest position: any table has the shape
+        if position_ids.is_meta:  # without a largest position: any table has the shape
             return inspect.unwrap(type(self._module).forward)(
                 self._module, x, position_ids, *rest, **named
             )
@@ -89,7 +89,7 @@ class RotaryByLength:
     def rotated(
         self, table: int, positions: torch.Tensor, layer_type: str, dtype: torch.dtype
     ) -> Any:
-        """As `rotary(x, positions)` for positions [1, T] of sequences of length `table`."""
+        """Compute `rotary(x, positions)` for positions [1, T] of sequences of length `table`."""
         x = torch.zeros(1, 1, 1, dtype=dtype, device=positions.device)
         rest = (layer_type,) if "" not in self._types else ()
         return self._from_table(table, x, positions, *rest)
@@ -112,7 +112,7 @@ def _placed(made: Any, part: Any, places: torch.Tensor, count: int) -> Any:
 def follow_lengths(
     model: PreTrainedModel, max_model_len: int
 ) -> tuple[StepLengths, LengthClasses] | None:
-    """Use each token's own table instead of that of the longest row; None if tables do not differ.
+    """Use each token's own table instead of that of the longest row; None for equal tables.
 
     Raises ModelError for a module with another structure than those of transformers.
     """
@@ -173,7 +173,7 @@ def _restarts(model: PreTrainedModel, original: int) -> bool:
             next_sequence_length=1,
             use_cache=True,
         )
-    except Exception as error:  # any class: it is the model's code
+    except Exception as error:  # any class, since it is the model's code
         raise ModelError(
             f"{type(model).__name__} does not define how `generate` continues beyond {original} tokens: {error!r}; use "
             "--worker transformers"

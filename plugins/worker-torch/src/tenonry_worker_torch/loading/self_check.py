@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.loading.packed_run import PackedRun
     from tenonry_worker_torch.loading.probe import ProbeResult
 
-# Largest relative error (L2, per position) taken for rounding. Mixing two prompts gives errors near 1; deep models in
+# Tolerance for rounding (relative L2 per position). Mixing two prompts gives errors near 1; deep models in
 # bfloat16 were seen at a few percent. In 16 bits the median over a prompt's positions is compared, since routers of
 # expert layers may tip, and one prompt of several may be rounded worse than the others.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
@@ -96,8 +96,8 @@ def own_attention(
 
 
 def _count_groups_anew(probed: ProbeResult) -> None:
-    """Correct the attribute by which `eager` attention repeats KV heads: sharded layers have it from the whole model,
-    which is wrong if several ranks hold the same KV head.
+    """Correct the attribute by which `eager` attention repeats KV heads: sharded layers inherit the whole model's
+    value, which is wrong if several ranks hold the same KV head.
     """
     for module, spec, heads in zip(probed.modules, probed.specs, probed.rank_heads, strict=True):
         if heads is None and hasattr(module, "num_key_value_groups"):
@@ -116,7 +116,7 @@ def ends_of(steps: list[list[int]], row: int) -> list[int]:
 
 
 def relative_errors(got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """‖got − wanted‖ / ‖wanted‖ of each position, for [positions, vocabulary]; NaN counts as infinite."""
+    """‖got − wanted‖ / ‖wanted‖ per position, for [positions, vocabulary]; NaN counts as infinite."""
     wanted = wanted.float()
     difference = (got.float() - wanted).norm(dim=-1)
     error = difference / wanted.norm(dim=-1).clamp_min(1e-6)
@@ -144,9 +144,9 @@ class SelfCheck:
         self.allowed = 0.0
 
     def errors(self, forward: Forward, cache_sizes: Sequence[int] = ()) -> list[float]:
-        """Error of each prompt: the largest of its positions in float32, the median one in 16 bits.
+        """Error of each prompt: the maximum over positions in float32, the median in 16 bits.
 
-        `cache_sizes`: none for those of the backend.
+        `cache_sizes`: by default those of the backend.
         """
         sizes = cache_sizes or self.run.backend.cache_sizes
         runs = [self._errors(forward, size) for size in sizes]
@@ -195,7 +195,7 @@ class SelfCheck:
         return None if middle <= self.tolerance else worst
 
     def require(self, forward: Forward, architecture: str, cache_sizes: Sequence[int] = ()) -> None:
-        """Raises ModelError naming the architecture when the logits are not those of the prompts on their own."""
+        """Raise ModelError naming the architecture when the logits differ from those of the prompts alone."""
         errors = self.errors(forward, cache_sizes)
         worst = self._worst(errors)
         if worst is not None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Rows = Callable[[torch.Tensor | None], torch.Tensor]
 
 
-PIECE = 1 << 20  # numbers of a weight that exist at a time, in float32
+PIECE = 1 << 20  # float32 elements of a weight in memory at a time
 
 
 class StoredLinear(nn.Linear):
@@ -49,7 +49,7 @@ class StoredLinear(nn.Linear):
     floats: Rows | None
 
     def reset_parameters(self) -> None:
-        """Draw nothing: the parameters are those of the layer that this one replaces."""
+        """Do nothing: the parameters are those of the replaced layer."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.floats is None:
@@ -74,11 +74,11 @@ class StoredLinear(nn.Linear):
             self.drop()
 
     def drop(self) -> None:
-        """Release the stored weight, which is held elsewhere from now on."""
+        """Release the stored weight, which is now held elsewhere."""
         self.stored = self.rows = self.floats = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
-        """A plain layer with copies of the parameters: whoever copies a layer gives it other weights."""
+        """Return a plain layer with copies of the parameters: copies receive other weights."""
         with torch.device("meta"):
             made = nn.Linear(self.in_features, self.out_features, self.bias is not None)
         made.weight = copy.deepcopy(self.weight, memo)
@@ -99,7 +99,7 @@ def without_compiled_products(model: nn.Module) -> Iterator[None]:
 
 
 class StoredEmbedding(nn.Embedding):
-    """Embedding whose rows are dequantised as they are looked up."""
+    """Embedding with rows dequantised on lookup."""
 
     rows: Rows
 

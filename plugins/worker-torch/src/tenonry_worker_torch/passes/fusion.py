@@ -50,7 +50,7 @@ class Fusion(ModelPass):
         return f"{len(fused.layers)} layers"
 
     def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
-        """Ranks decide alike after each of the comparisons, in which all take part."""
+        """Compare twice; ranks decide alike after each comparison, in which all take part."""
         is_same = layers_agree(model.module, model.layers.values())
         is_same = model.parallel.layer_mates.all_agree(is_same)
         return is_same and facts.checks.agrees(model.forward)

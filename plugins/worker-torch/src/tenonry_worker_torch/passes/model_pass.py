@@ -52,13 +52,13 @@ class NotUsed(Exception):
 
 
 class ModelPass(ABC):
-    """One step of making a model fast. A new instance is made for each model.
+    """One optimisation of a model. A new instance is made for each model.
 
     `is_optional`: False ends the start where the pass raises. `keeps_invariance`: True also runs with batch invariance.
     `settles_with_next`: its results are compared with those of the next pass, in one run, where that one is used.
-    `changes_module`: True if the model's own code computes otherwise, or loses its weights. `conflicts`: settings that
-    the pass does not go with, each with the reason and what to use instead; see `tenonry_torch_base.conflicts`.
-    `Options`: pydantic model of `options`, which a user sets with `{"name": …, "options": {…}}`.
+    `changes_module`: True if the model's own code changes, or loses its weights. `conflicts`: incompatible settings,
+    each with the reason and an alternative; see `tenonry_torch_base.conflicts`. `Options`: pydantic model of `options`,
+    set by a user with `{"name": …, "options": {…}}`.
     """
 
     name: ClassVar[str]
@@ -73,10 +73,10 @@ class ModelPass(ABC):
 
     @classmethod  # noqa: B027 - few import more
     def preload(cls) -> None:
-        """Import what the pass uses, without opening a device: in a process of which engines are forked."""
+        """Import modules used by the pass, without opening a device, in a process from which engines are forked."""
 
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
-        """Return the reason why this model is not for the pass; None if it is. Nothing is changed."""
+        """Return the reason why the pass does not fit this model; None if it fits. Nothing is changed."""
         return None
 
     @abstractmethod

@@ -35,13 +35,13 @@ INVARIANT = "with batch invariance, its kernels compute all layers"
 def optimise(model: LoadedModel, passes: Sequence[Kind], facts: PassFacts) -> PassReport:
     """Apply passes in order. `passes`: classes, with their record if they come from another package.
 
-    Ranks that share layers use the same ones. Raises what a pass raises that is not optional.
+    Ranks that share layers use the same ones. Re-raises exceptions of a required pass.
     """
     return _Optimiser(model, facts).run(passes)
 
 
 class RunOnce:
-    """Stands for the comparisons of a model: a forward pass runs once, and nothing is compared."""
+    """Replaces the comparisons of a model: a forward pass runs once, and nothing is compared."""
 
     def __init__(self, checks: ModelChecks) -> None:
         self._checks = checks
@@ -168,7 +168,7 @@ class _Optimiser:
             logger.debug("model pass '%s'", result.name, exc_info=True)
 
     def _agreed(self, result: PassResult) -> bool:
-        """Return True if the pass is still in use on all ranks. The first one on which it failed reports it."""
+        """Return True if the pass is still active on all ranks. The first rank on which it failed reports it."""
         if self._mates.all_agree(result.outcome is Outcome.USED):
             return True
         failed_on = self._mates.first_false(result.outcome is not Outcome.FAILED)

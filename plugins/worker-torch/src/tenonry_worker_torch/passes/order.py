@@ -1,11 +1,11 @@
 """Order of all passes: the worker's own, those of the distribution for the device, and named ones. Worker process.
 
 `mixers` come before `fusion`, whose comparison of the whole model covers them. Both, and `invariance`, read the modules
-as loaded; all others may change what the model's own code computes. Named passes of other packages follow: they see
+as loaded; all others may change what the model's own code computes. Named passes of other packages follow: they receive
 fused layers with plain weights. Kernels of adapters and of quantised matrices are chosen before the layers that use
 them are made. `adapters` wrap layers before their weights are laid out. `quantisation` comes before `packing`, which
-lays out what is left as floats. `kernels` come late, since they read packed weights, and `graphs` last, since they
-record all of it.
+changes the layout of the remaining floats. `kernels` come late, since they read packed weights, and `graphs` last,
+since they record all of it.
 """
 
 from __future__ import annotations

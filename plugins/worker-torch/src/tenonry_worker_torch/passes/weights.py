@@ -1,6 +1,6 @@
-"""Passes over the weights of a model: adapters beside them, and quantisation. Worker process.
+"""Passes over the weights of a model: adapters, and quantisation. Worker process.
 
-None of them is undone: what they replace is freed, layer by layer, so that nothing is held twice.
+None of them is undone: replaced weights are freed, layer by layer, so that nothing is held twice.
 """
 
 from __future__ import annotations

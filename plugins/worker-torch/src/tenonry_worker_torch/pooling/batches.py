@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Tokens from which on more of them in one batch make a token no faster, by kind of device.
+# Tokens per batch beyond which speed does not increase, by kind of device.
 FULL = {"cpu": 256, "cuda": 16_384}
 LEAST_SHARE = 0.9  # of the longest prompt: a shorter one begins a new batch, where this one is full
 
 
 class BatchLimits(NamedTuple):
-    """Places of a batch at most, unless one prompt alone has more, and the tokens with which it is full."""
+    """Maximum places of a batch, unless a single prompt has more, and the tokens of a full batch."""
 
     places: int
     full: int

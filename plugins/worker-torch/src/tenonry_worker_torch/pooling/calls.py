@@ -44,7 +44,7 @@ class Pooling(FrontEndHalf):
     async def encode(
         self, prompt: Any, pooling_params: PoolingParams, request_id: str, **fields: Any
     ) -> PoolingOutput:
-        """Return the model's output for a prompt; prompt, `fields` and errors are those of `generate`."""
+        """Return the model's output for a prompt; prompt, `fields` and errors as in `generate`."""
         return await self._pooled(prompt, sampling(pooling_params), request_id, **fields)
 
     async def score(
@@ -75,7 +75,7 @@ class Pooling(FrontEndHalf):
 
 
 class BlockingPooling:
-    """The same for many prompts at once. A request that fails raises EngineGenerateError, after the others ended."""
+    """The same for many prompts together. A failed request raises EngineGenerateError, after the others ended."""
 
     def __init__(self, llm: Any) -> None:
         self._llm = llm
@@ -83,7 +83,7 @@ class BlockingPooling:
     def encode(
         self, prompts: Any, pooling_params: PoolingParams, **options: Any
     ) -> list[PoolingOutput]:
-        """Return the model's outputs for prompts, one each, in order; `options` are those of `generate`."""
+        """Return the model's outputs for prompts, one each, in order; `options` as in `generate`."""
         return [
             pooled(each)
             for each in self._llm.generate(prompts, sampling(pooling_params), **options)

@@ -1,4 +1,4 @@
-"""The request check `pooling`: tokens from a model that generates, and its pooling tasks from one that pools. Pure."""
+"""Request check `pooling`: only generating models generate tokens, and only pooling models pool. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALLS = {
 
 
 def check_task(request: EngineCoreRequest, limits: RequestLimits) -> None:
-    """Request check: raises RequestError with what the model serves, and the calls for it."""
+    """Raise RequestError with the model's tasks, and the calls for them."""
     tasks = limits.tasks
     pooling = request.sampling_params.pooling
     if pooling is not None:
@@ -87,5 +87,5 @@ def says(tasks: Mapping[str, int]) -> str:
 
 
 def instead(tasks: Mapping[str, int]) -> str:
-    """The calls for what the model serves."""
+    """Calls for the tasks of the model."""
     return "; ".join(CALLS[task] for task in CALLS if task in tasks)

@@ -23,7 +23,9 @@ class PromptComparison:
     """Random prompts and their vectors as the unchanged model computes them, one prompt at a time."""
 
     def __init__(self, pooler: Pooler, *, vocab_size: int, width: int, longest: int) -> None:
-        """`width` of the vectors, `longest` prompt. Raises ModelError, also for what the model's own code raises."""
+        """Set up the comparison: `width` of the vectors, `longest` prompt. Raises ModelError, also for errors of the
+        model's own code.
+        """
         self._pooler = pooler
         generator = torch.Generator().manual_seed(0)
         self._lengths = torch.tensor([min(length, longest) for length in LENGTHS])
@@ -43,7 +45,7 @@ class PromptComparison:
                 together = pooler.run(self._prompts, self._lengths, torch.zeros_like(self._lengths))
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # any class: it is the model's code
+        except Exception as error:  # any class, since it is the model's code
             raise ModelError(
                 f"{name} cannot run on worker 'pooling': its forward fails with {type(error).__name__}: "
                 f"{' '.join(str(error).split())[:300]}"
@@ -66,7 +68,7 @@ class PromptComparison:
         """Nothing: the model's own code ran in the constructor."""
 
     def run_once(self, forward: object) -> None:
-        """Run the prompts, for what the model's code raises."""
+        """Run the prompts, to detect exceptions of the model's code."""
         self._alone()
 
     def agrees(self, forward: object) -> bool:
@@ -76,7 +78,7 @@ class PromptComparison:
     still_agrees = agrees
 
     def _alone(self) -> torch.Tensor:
-        """As `Pooler.run`, one prompt at a time."""
+        """Run `Pooler.run` with one prompt at a time."""
         rows = [
             self._pooler.run(prompt[None, :length], length[None], torch.zeros(1, dtype=torch.long))
             for prompt, length in zip(self._prompts, self._lengths, strict=True)

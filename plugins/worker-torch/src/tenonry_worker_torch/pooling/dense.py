@@ -1,4 +1,4 @@
-"""Linear layers behind a pooling, as sentence-transformers writes them: a folder each, with config.json and weights.
+"""Linear layers after a pooling, in the format of sentence-transformers: a folder each, with config.json and weights.
 Worker process.
 """
 
@@ -26,13 +26,11 @@ ACTIVATIONS: dict[str, type[torch.nn.Module]] = {
     "SiLU": torch.nn.SiLU,
     "Sigmoid": torch.nn.Sigmoid,
 }
-VECTOR = "sentence_embedding"  # what one text has, where others are those of its tokens
+VECTOR = "sentence_embedding"  # key of a text's vector, unlike those of its tokens
 
 
 class DenseSpec(msgspec.Struct, frozen=True):
-    """One layer before its weights. `adds_input`: what goes in is added to what comes out, projected where it has
-    another width.
-    """
+    """One layer before its weights. `adds_input`: a residual, projected for another width."""
 
     folder: str
     width_in: int
@@ -53,7 +51,7 @@ class DenseSpec(msgspec.Struct, frozen=True):
 
 
 def read_dense(folder: str, width: int, *, needs_weights: bool) -> DenseSpec:
-    """The layer in `folder` behind vectors of `width`, checked by headers alone. Raises ModelError."""
+    """Read the layer in `folder` after vectors of `width`, checked by headers alone. Raises ModelError."""
     file = Path(folder) / "config.json"
     config = read_json(file, dict)
     width_in = _count(file, config, "in_features")

@@ -28,7 +28,7 @@ PROBLEMS = {
 
 
 def activation_of(config: Any, architecture: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The function from logits [..., labels] to scores. Raises ModelError for one that is not known."""
+    """Return the function from logits [..., labels] to scores. Raises ModelError for an unknown one."""
     own = getattr(config, "sentence_transformers", None)
     named = own.get("activation_fn") if isinstance(own, dict) else None
     named = named or getattr(config, "sbert_ce_default_activation_function", None)

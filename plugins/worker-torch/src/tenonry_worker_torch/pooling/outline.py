@@ -1,4 +1,4 @@
-"""A folder's model before its weights: which class it is, what it can be asked for, refusals. Worker process."""
+"""Outline of a folder's model before its weights: class, tasks, rejections. Worker process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ HEAD = "ForSequenceClassification"
 
 class Outline:
     """`whole` has no storage. `activation` is None without a classification head; then `modes`, `dense` and `normalize`
-    say how hidden states become a vector. `checkpoint` is None with random weights. `build` are options of the class.
+    define the conversion of hidden states to a vector. `checkpoint` is None with random weights. `build` are options of
+    the class.
     """
 
     __slots__ = (
@@ -62,7 +63,7 @@ class Outline:
 
 
 def outline(path: str, *, needs_weights: bool, mode: str | None) -> Outline:
-    """The folder's model without storage. Raises ModelError with the class, the reason and what would work."""
+    """Examine the folder's model without storage. Raises ModelError with the class, the reason and a remedy."""
     raw = check_folder(path, needs_weights=needs_weights)
     architecture = architecture_of(raw)
     recipe = read_recipe(path)
@@ -96,9 +97,7 @@ def outline(path: str, *, needs_weights: bool, mode: str | None) -> Outline:
 
 
 def _own_mode(config: PretrainedConfig) -> str:
-    """Default for folders without a pooling mode: the mean if tokens attend to later ones, otherwise the last token,
-    which attends to all.
-    """
+    """Default for folders without a pooling mode: the mean with bidirectional attention, otherwise the last token."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     kind = type(config)
@@ -127,7 +126,7 @@ def _skeleton(found: Outline) -> PreTrainedModel:
     try:
         with torch.device("meta"):
             whole: PreTrainedModel = kind._from_config(config, **found.build)  # noqa: SLF001
-    except Exception as error:  # of the family's own code, which a config may mislead
+    except Exception as error:  # of the family's own code, possibly by a wrong config
         raise ModelError(
             f"the config.json of {architecture} does not describe a model: {type(error).__name__}: "
             f"{' '.join(str(error).split())[:200]}"

@@ -1,7 +1,7 @@
 """Hidden states of a padded batch → one vector per prompt. Worker process.
 
-Each takes states [N, L, D], which positions hold tokens bool[N, L], and lengths i64[N]; each gives f32[N, D]. What they
-compute is that of sentence-transformers' Pooling; sums are in float32.
+Each maps states [N, L, D], a mask of tokens bool[N, L], and lengths i64[N] to f32[N, D], like sentence-transformers'
+Pooling; sums are in float32.
 """
 
 from __future__ import annotations
@@ -65,5 +65,5 @@ POOLED: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Ten
 def pool(
     modes: Sequence[str], states: torch.Tensor, mask: torch.Tensor, lengths: torch.Tensor
 ) -> torch.Tensor:
-    """f32[N, D · modes]: those of all modes, side by side."""
+    """f32[N, D · modes]: concatenated vectors of all modes."""
     return torch.cat([POOLED[mode](states, mask, lengths) for mode in modes], -1)

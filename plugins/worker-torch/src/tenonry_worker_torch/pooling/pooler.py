@@ -44,7 +44,9 @@ class Pooler:
     def __init__(
         self, module: PreTrainedModel, found: Outline, dense: torch.nn.Module, batch_tokens: int
     ) -> None:
-        """`dense`: layers behind the pooling, f32[N, in] to f32[N, D]. `batch_tokens`: places of a padded batch."""
+        """Set up the pooler. `dense`: layers after the pooling, f32[N, in] to f32[N, D]. `batch_tokens`: places of a
+        padded batch.
+        """
         self.module = module
         self._outline = found
         self._dense = dense
@@ -104,7 +106,7 @@ class Pooler:
     def finished(
         self, vectors: torch.Tensor, normalize: bool | None, dimensions: int | None
     ) -> torch.Tensor:
-        """f32[N, D]: the activation of a head; else cut to `dimensions`, and then of length 1."""
+        """Return f32[N, D]: the activation of a head; else truncated to `dimensions`, and then normalised."""
         activation = self._outline.activation
         if activation is not None:
             return vectors if normalize is False else activation(vectors)

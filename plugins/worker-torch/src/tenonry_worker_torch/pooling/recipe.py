@@ -40,7 +40,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 def read_recipe(path: str) -> Recipe:
-    """Read the folder's recipe. Raises ModelError that names the module which cannot be served."""
+    """Read the folder's recipe. Raises ModelError that names an unsupported module."""
     folder = Path(path)
     if not (folder / "modules.json").exists():
         return Recipe()
@@ -75,7 +75,7 @@ def read_recipe(path: str) -> Recipe:
 
 
 def _named(module: Any) -> tuple[str, str]:
-    """(class without its package, folder) of one module, "" for what is not there."""
+    """Return (class without its package, folder) of one module, "" for a missing part."""
     if not isinstance(module, dict):
         return "", ""
     kind = str(module.get("type", "")).rsplit(".", 1)[-1]
@@ -83,7 +83,7 @@ def _named(module: Any) -> tuple[str, str]:
 
 
 def _folder_inside(folder: Path, place: str) -> Path | None:
-    """None for one that leaves the model's folder."""
+    """Return a folder, or None outside the model's folder."""
     inside = Path(place)
     if inside.is_absolute() or ".." in inside.parts:
         return None
@@ -119,7 +119,7 @@ def _check_transformer(folder: Path) -> None:
 
 
 def read_json(file: Path, kind: type) -> Any:
-    """Raises ModelError when it is not there, no JSON, or another kind of value."""
+    """Read a JSON file. Raises ModelError when it is missing, no JSON, or of another kind."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""From texts to pooling requests and from their answers to scores, blocking or not. Front end."""
+"""Conversion of texts to pooling requests and of their results to scores, blocking or not. Front end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Texts = str | Sequence[str]
 
 
 def sampling(params: PoolingParams) -> SamplingParams:
-    """A pooling request as the engine runs it: one token, which is not looked at."""
+    """Return a pooling request in the engine's form: one token, which is ignored."""
     if not isinstance(params, PoolingParams):
         raise RequestError(f"pooling={params!r:.64} must be PoolingParams(task=...)", "pooling")
     return SamplingParams(
@@ -40,7 +40,7 @@ def pooled(output: RequestOutput | None) -> PoolingOutput:
 def pair(
     io: IOProcessor | None, first: str, second: str, keep: int | None
 ) -> tuple[dict[str, Any], SamplingParams]:
-    """Two texts as the IO processor joins them, with `keep` tokens at most (-1: what fits). Raises RequestError."""
+    """Return two texts joined by the IO processor, with `keep` tokens at most (-1: no cut). Raises RequestError."""
     params = PoolingParams(task="score")
     prompt = {"prompt": first, "text_pair": second, "truncate_prompt_tokens": keep}
     made = io.process_prompt(read_prompt(prompt), sampling(params)) if io else None
@@ -51,7 +51,7 @@ def pair(
 
 
 def scores_by(tasks: Mapping[str, int]) -> str:
-    """The task that scores two texts: "score" of a head, else "embed", whose vectors are compared."""
+    """Task that scores two texts: "score" of a head, else "embed", whose vectors are compared."""
     for task in ("score", "embed"):
         if task in tasks:
             return task

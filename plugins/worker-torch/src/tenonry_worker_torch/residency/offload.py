@@ -40,7 +40,7 @@ class OffloadedModel:
         try:
             for storage, size in zip(self.storages, self._sizes, strict=True):
                 storage.resize_(size)
-        except BaseException:  # another sleep would not free what is on the device
+        except BaseException:  # another sleep would not free memory of the device
             self._free()
             raise
         for host, device in self._pieces():
@@ -53,7 +53,7 @@ class OffloadedModel:
             storage.resize_(0)
 
     def _pieces(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Bytes in main memory and on the device that correspond, none across two blocks of the former."""
+        """Yield corresponding bytes in main memory and on the device, within blocks of the former."""
         block, used = 0, 0
         for storage in self.storages:
             data = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
@@ -74,7 +74,7 @@ def tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def vars_of(layer: QuantisedLinear) -> Iterator[torch.Tensor]:
-    """Tensors of a quantised layer, which no module has."""
+    """Tensors of a quantised layer outside its modules."""
     slots = [name for kind in type(layer).__mro__ for name in getattr(kind, "__slots__", ())]
     values = (getattr(layer, name, None) for name in [*slots, *getattr(layer, "__dict__", ())])
     yield from (value for value in values if isinstance(value, torch.Tensor))
@@ -99,6 +99,6 @@ def host_memory(size: int, block_bytes: int, *, pinned: bool) -> list[torch.Tens
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until the device has done what was launched."""
+    """Wait until the device completed launched work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

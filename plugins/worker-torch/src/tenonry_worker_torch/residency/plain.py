@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def plain_weights(
     model: LoadedModel, without: Container[str] = frozenset()
 ) -> dict[str, torch.Tensor]:
-    """Name → tensor, of all that this rank holds except for some; packed layouts are converted back to rows.
+    """Name → tensor, of all tensors of this rank except `without`; packed layouts are converted back to rows.
 
-    Tensors that are in rows already are those of the model, not copies of them.
+    Tensors already in rows are the model's own, without copies.
     """
     found = {
         name: tensor for name, tensor in model.module.state_dict().items() if name not in without
@@ -45,7 +45,7 @@ def _packed_in(name: str, part: nn.Module, *, with_weight: bool) -> dict[str, to
 
 
 def check_whole(weights: dict[str, torch.Tensor], names: Iterable[str]) -> None:
-    """Raises ModelError when a parameter is not there, or no longer: then nothing may be made of the others."""
+    """Raise ModelError for a missing or lost parameter, before others are used."""
     for name in names:
         held = weights.get(name)
         if held is None or not held.numel():

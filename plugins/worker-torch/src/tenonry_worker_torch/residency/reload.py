@@ -1,5 +1,5 @@
-"""This rank's model from weights that are partly at hand and partly new, in the way in which it was loaded: renamed,
-converted, cut. Worker process.
+"""Rebuilds this rank's model from existing and new weights, in the way in which it was loaded: renamed, converted, cut.
+Worker process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RankReload:
         self.names = frozenset(self._rank.names)
 
     def check(self, update: WeightUpdate) -> None:
-        """Raises ModelError for a tensor of which this rank cannot take its piece."""
+        """Raise ModelError for a tensor without this rank's piece."""
         self._rank.parts(update)
 
     def make(

@@ -37,7 +37,7 @@ LEVELS = (1, 2)
 
 
 class Residency:
-    """The model and the runner of one rank, from loading on. `runner` is set when there is a KV cache."""
+    """The model and the runner of one rank. `runner` is set when there is a KV cache."""
 
     def __init__(self, loader: Loader, found: CheckpointInfo) -> None:
         """Loads the model. Raises ModelError."""
@@ -47,9 +47,7 @@ class Residency:
         self._offloaded: OffloadedModel | None = None  # while it sleeps
         self._held: dict[str, torch.Tensor] = {}  # weights without a model
         self._has_cache = True
-        self._wants_cache = (
-            True  # False in sleep; an update that fails gives the cache back as well
-        )
+        self._wants_cache = True  # False in sleep; a failed update frees the cache as well
         self._runner: ModelRunner | None = None
 
     @property
@@ -61,7 +59,7 @@ class Residency:
 
     @property
     def adapters(self) -> Adapters | None:
-        """Adapters, which stay in main memory while the weights are away; None if none are served."""
+        """Return adapters, which stay in main memory during sleep; None if none are served."""
         return self._loader.adapters
 
     @property
@@ -110,14 +108,14 @@ class Residency:
             self._take_cache()
 
     def _refuse_spread(self, what: str) -> None:
-        """All engines would have to do it together, and files of ranks are of one engine."""
+        """Reject a call that all engines would have to make together, with rank files of one engine."""
         if self._loader.parallel.experts is not None:
             raise ConfigError(
                 f"enable_expert_parallel: {what} while engines share experts; start without it"
             )
 
     def _refuse_quantised(self, what: str) -> None:
-        """The floats are no longer there, or never were."""
+        """Reject a call that needs floats, which were freed or never existed."""
         if self._found.quantised is not None:
             name = self._found.quantised.quantisation.name
             raise ConfigError(
@@ -143,7 +141,7 @@ class Residency:
         self._model = None
 
     def _restore(self) -> bool:
-        """Bring offloaded weights back; returns False without them."""
+        """Restore offloaded weights; returns False without them."""
         if self._offloaded is None:
             return False
         self._model = self._offloaded.restore()

@@ -27,7 +27,7 @@ NOT_COPIED = ("model.safetensors.index.json", "tenonry-rank-")
 
 
 def checked_pattern(pattern: str | None) -> str:
-    """Raises ConfigError for a pattern that is no file name, or under which ranks or parts overwrite one another."""
+    """Raise ConfigError for a pattern that is no file name, or under which ranks or parts overwrite one another."""
     chosen = pattern or PATTERN
     example = chosen.replace("{rank}", "0").replace("{part}", "0")
     is_name = chosen.endswith(".safetensors") and not set(example) & set("/\\{}\0")

@@ -82,7 +82,7 @@ class WeightUpdate:
                 )
 
     def _check_joined(self, found: CheckpointInfo) -> None:
-        """Tensors that are joined on loading come together."""
+        """Check that tensors joined on loading are updated together."""
         for name in {self.targets[key] for key in self.converters}:
             here = {key for key, target in self.targets.items() if target == name}
             if found.checkpoint is not None:
@@ -101,7 +101,7 @@ class WeightUpdate:
                 )
 
     def _check_ties(self, tied: dict[str, str]) -> None:
-        """A weight that is another's has no value of its own."""
+        """Check that a tied weight has no value of its own."""
         brought = set(self.targets.values())
         for key, name in self.targets.items():
             source = tied.get(name)
@@ -112,7 +112,7 @@ class WeightUpdate:
 
     @property
     def names(self) -> set[str]:
-        """The model's parameters that get new values."""
+        """Parameters of the model with new values."""
         return set(self.targets.values())
 
     def slices(self, _open_files: ExitStack) -> dict[str, StoredSlice]:

@@ -71,7 +71,7 @@ def compute_of(
 
 
 def sampling_of(context: RunnerContext, sampler: Sampler) -> Sampling:
-    """One token per row, the same on all ranks of a tensor group; none on a stage that is not the last."""
+    """Return sampling of one token per row, equal on all ranks of a tensor group; none on a stage before the last."""
     device = context.model.device
     parallel = context.model.parallel
     as_answer = (
@@ -94,7 +94,9 @@ def drafted_rounds(
     execute_pass: Callable[..., Any],
     several: SeveralPasses,
 ) -> DraftedRounds:
-    """Multi-token steps in which `execute_pass` verifies drafts of the first rank's drafter; None on other ranks."""
+    """Return multi-token steps in which `execute_pass` verifies drafts of the first rank's drafter; None on other
+    ranks.
+    """
     state = context.state
     group = context.model.parallel.tensor
 

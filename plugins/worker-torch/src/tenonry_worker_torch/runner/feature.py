@@ -1,10 +1,10 @@
 """Interface of runner features; the extension point `tenonry.runner_features`. Worker process.
 
 A feature is one capability of the model runner, such as adapters or images. The runner calls the hooks that a feature
-overrides, in the order of the features; none knows another. A hook that no active feature overrides costs nothing.
+overrides, in the order of the features; features are independent. A hook without an override costs nothing.
 
 For each pass: `leave` and `enter` for rows that change, `prepare`, the forward pass, `before_sampling`, sampling,
-`after`. A step without rows has `leave` and `enter` alone. A multi-token step consists of several passes. A pass that
+`after`. A step without rows only calls `leave` and `enter`. A multi-token step consists of several passes. A pass that
 runs out of memory is split: `prepare` is called again with each part, the other hooks once with the whole pass.
 """
 
@@ -34,17 +34,18 @@ if TYPE_CHECKING:
 class Split(IntEnum):
     """Permitted division of a pass that ran out of memory, for a second attempt in parts."""
 
-    NEVER = 0  # the pass may have changed what a repeated one reads
+    NEVER = 0  # the pass may have changed inputs of a repeated one
     BETWEEN_ROWS = 1
     ANYWHERE = 2
 
 
 @dataclass(slots=True)
 class RunnerContext:
-    """The runner as features see it. `model` is replaced when weights change: a feature keeps no reference of its own.
+    """The runner from the view of features. `model` is replaced when weights change: features must not keep a
+    reference.
 
-    `state` and `history` hold the tokens of all rows, on the host and on the device; `failures` takes rows that cannot
-    be served. `num_state_slots`: snapshots of states besides those of rows. `options`: of the feature being made.
+    `state` and `history` hold the tokens of all rows, on the host and on the device; `failures` receives rows that
+    cannot be served. `num_state_slots`: snapshots in addition to the states of rows. `options`: of this feature.
     """
 
     model: LoadedModel
@@ -58,10 +59,10 @@ class RunnerContext:
 class RunnerFeature(ABC):
     """One capability of the runner. All hooks do nothing unless overridden, and run in inference mode.
 
-    `split`: how a pass with this feature may be divided. `sees_decodes`: False allows kernels that decode several
-    tokens in one call, without hooks between them. `needs_hidden`: fills `Step.hidden`. `conflicts`: settings that the
-    feature does not go with, each with the reason and what to use instead; see `tenonry_torch_base.conflicts`.
-    `Options`: pydantic model of `options`, which a user sets with `{"name": …, "options": {…}}`.
+    `split`: how a pass with this feature may be divided. `sees_decodes`: False permits kernels that decode several
+    tokens in one call, without hooks between them. `needs_hidden`: fills `Step.hidden`. `conflicts`: incompatible
+    settings, each with the reason and an alternative; see `tenonry_torch_base.conflicts`. `Options`: pydantic model of
+    `options`, set by a user with `{"name": …, "options": {…}}`.
     """
 
     name: ClassVar[str]
@@ -85,7 +86,7 @@ class RunnerFeature(ABC):
         """A request starts in a free row, or resumes after preemption; the columns hold it already."""
 
     def leave(self, rows: NDArray[np.int32]) -> None:  # noqa: B027
-        """These rows are free."""
+        """Remove these rows."""
 
     def prepare(self, step: Step) -> None:  # noqa: B027
         """Set the inputs of the forward pass. Called again for parts of a pass, so it must not count tokens."""
@@ -97,16 +98,16 @@ class RunnerFeature(ABC):
         """Record results: the tokens of the pass are known."""
 
     def dummy(self) -> None:  # noqa: B027
-        """Prepare a forward pass without rows, in which ranks of other engines take part."""
+        """Prepare a forward pass without rows, shared with ranks of other engines."""
 
     def allocate(self) -> None:  # noqa: B027
         """Allocate memory by row: at the start, and after `release`."""
 
     def release(self) -> None:  # noqa: B027
-        """Free memory by row; no rows are there, and no step follows before `allocate`."""
+        """Free memory by row, without any rows; no step follows before `allocate`."""
 
     def adopt(self) -> None:  # noqa: B027
-        """Set up for `context.model`: at the start, and when weights were replaced. No rows are there."""
+        """Set up for `context.model`, at the start and after weights were replaced, without any rows."""
 
     def shutdown(self) -> None:  # noqa: B027
         """Release everything; the worker ends."""

@@ -27,8 +27,8 @@ class FeatureList:
         kinds: Sequence[type[RunnerFeature]],
         installed: Sequence[tuple[type[RunnerFeature], PluginRecord]] = (),
     ) -> None:
-        """`kinds`: the worker's own, in order. `installed`: those of other packages, which come after them. Raises
-        PluginFault for one whose constructor fails.
+        """Construct features. `kinds`: built-in ones, in order. `installed`: those of other packages, after them.
+        Raises PluginFault for one whose constructor fails.
         """
         self._features: list[tuple[RunnerFeature, PluginRecord | None]] = [
             (kind(context), None) for kind in kinds if kind.is_active(context)
@@ -74,7 +74,7 @@ class FeatureList:
 def _named(
     hook: Callable[..., None], record: PluginRecord | None, name: str
 ) -> Callable[..., None]:
-    """The hook itself, or one whose errors name the package that it came with."""
+    """Return the hook itself, or one with errors that name its package."""
     if record is None:
         return hook
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.runner.feature_list import FeatureList
     from tenonry_worker_torch.runner.step import Step
 
-DUMMY_TOKENS = 2  # a prompt of two, since a single token would look like a decoding row
+DUMMY_TOKENS = 2  # a prompt of two, since a single token is a decoding row
 
 
 class ForwardPass(StepPass):

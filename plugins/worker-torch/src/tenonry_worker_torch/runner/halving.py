@@ -1,8 +1,8 @@
 """Retries an out-of-memory forward pass in halves. Worker process.
 
-A forward pass changes nothing but K/V, and those of a token are the same, in the same slot, however often they are
-written. So a pass that ran out of memory is retried, over one half of its tokens after the other, and each half that
-does not fit is halved again. Nothing was sampled yet: the logits of all parts together are those of the step.
+A forward pass only changes K/V, and writes equal values to equal slots when repeated. So a pass that ran out of memory
+is retried over both halves of its tokens, which are halved again if necessary. Sampling follows once, with the logits
+of all parts.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Halving:
     def _halves(self, step: Step) -> None:
         step.model_inputs = step.token_ids  # embeddings of the whole pass are freed
         if step.model_inputs.device.type == "cuda":
-            torch.cuda.empty_cache()  # what is cached in pieces may be enough in one
+            torch.cuda.empty_cache()  # fragments of the cache may suffice in one piece
         cut = middle(step.inputs, self._cuts_rows)
         num_tokens = len(step.inputs.token_ids)
         parts = [step.part(0, cut), step.part(cut, num_tokens)]
@@ -100,7 +100,7 @@ class Halving:
 
 
 def middle(inputs: StepInputs, cuts_rows: bool) -> int | None:
-    """The token before which to cut, the nearest to the middle that may be; None if there is none."""
+    """Return the permitted cut nearest to the middle; None without one."""
     num_tokens = len(inputs.token_ids)
     if cuts_rows:
         return num_tokens // 2 or None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class WatchedHead(FusedHead):
-    """As a FusedHead, and passes on what it multiplies."""
+    """A FusedHead that passes on its input."""
 
     __slots__ = ("_seen",)
 
@@ -56,7 +56,7 @@ class HiddenPass:
         step.hidden = self._of_sampling(step)
 
     def _of_sampling(self, step: Step) -> torch.Tensor | None:
-        """Those of the tokens that `Step.logits` belong to; some models multiply all tokens, and choose afterwards."""
+        """Hidden states of the tokens of `Step.logits`; some models multiply all tokens, and select afterwards."""
         hidden = self._found
         kept = step.kept
         if hidden is not None and kept is not None and len(hidden) > len(kept):

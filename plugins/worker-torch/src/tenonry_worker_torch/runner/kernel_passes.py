@@ -1,7 +1,7 @@
 """All passes of a multi-token step in one call of a kernel. Worker process.
 
-A pass of a tiny model takes less time than Python takes to call it. Only rows that take the largest logit go this way:
-whatever else chooses a token is Python's.
+A pass of a tiny model takes less time than its call in Python. Only greedy rows without further processing are
+supported.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class KernelPasses:
         self.start = changes.start
 
     def accepts(self, row: I32) -> bool:
-        """Return True if the model has such a kernel, and each row takes the largest logit."""
+        """Return True if the model has such a kernel, and each row uses the largest logit."""
         kernel = self._kernel()
         if kernel is None or self._sees_decodes or len(row) > kernel.most:
             return False
         return bool(self._sampler.columns.is_plain[row].all())
 
     def __call__(self, step_id: int, row: I32, most: int, ends: RowEnds) -> ModelRunnerOutput:
-        """Up to `most` tokens for each of the accepted rows."""
+        """Compute up to `most` tokens for each of the accepted rows."""
         rounds = self._kernel()
         backend = self._pass.model.backend
         assert rounds is not None  # noqa: S101 - accepted
@@ -78,9 +78,7 @@ class KernelPasses:
     def _keys(
         self, rows: NDArray[np.intp], start: I32, most: int, backend: SdpaBackend
     ) -> PagedKeys:
-        """Keys of rows whose last token is at `start`, with blocks for `most` tokens; blocks that they begin are
-        cleared.
-        """
+        """Keys of rows whose last token is at `start`, with blocks for `most` tokens; new blocks are cleared."""
         state = self._state
         size = state.block_size
         width = -(-(int(start.max()) + most) // size)
@@ -95,7 +93,7 @@ class KernelPasses:
         return PagedKeys(both, torch.from_numpy(table), lengths)
 
     def _answer(self, step_id: int, row: I32, start: I32, made: RoundTokens) -> ModelRunnerOutput:
-        """The columns of the rows, and the tokens of those that did not fail."""
+        """Return the columns of the rows, and the tokens of successful ones."""
         state = self._state
         tokens, counts, failed = (each.numpy() for each in made)
         has_failed = failed != 0

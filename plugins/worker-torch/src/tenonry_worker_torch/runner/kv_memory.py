@@ -20,7 +20,7 @@ class KVMemory:
         self._block_size = block_size
 
     def allocate(self, model: LoadedModel) -> None:
-        """Allocate one block more than there is to give away: for steps without requests."""
+        """Allocate one block more than the pool, for steps without requests."""
         caches = model.backend.allocate(self._num_blocks + 1, self._block_size)
         bind_kv_cache(caches, model.layers, self.kv_caches)
 
@@ -30,4 +30,4 @@ class KVMemory:
         model.step.plan = None  # the last one may hold the cache of a layer
         for layer in model.layers.values():
             layer.kv_cache = []
-        model.backend.allocate(1, self._block_size)  # it holds what it allocated last
+        model.backend.allocate(1, self._block_size)  # it holds its last allocation

@@ -37,7 +37,7 @@ class RowChanges:
         return inputs
 
     def start(self, output: SchedulerOutput, rounds: Rounds) -> None:
-        """As `apply`, of a step without new rows, leaving the columns of the others at its start."""
+        """As `apply`, for a step without new rows, leaving the columns of the others at its start."""
         self._leave(output, rounds)
         self._state.change_rows(output)
 

@@ -70,7 +70,7 @@ class ModelRunner:
     def execute_pass(
         self, output: SchedulerOutput, sampling: Sampling | None = None
     ) -> ModelRunnerOutput | StepFuture:
-        """A step, or a pass of a multi-token step; `sampling` replaces that of one token per row."""
+        """Run a step, or a pass of a multi-token step; `sampling` replaces that of one token per row."""
         sampling = sampling or self.sampling
         prepared = self.sampler.compile(output)
         inputs = self._rows.apply(output, self.rounds)
@@ -95,7 +95,7 @@ class ModelRunner:
         return result if isinstance(result, DeviceFuture) else DoneFuture(result)  # type: ignore[arg-type]
 
     def allocate(self) -> None:
-        """Allocate the KV cache, and what features keep by row."""
+        """Allocate the KV cache, and the features' memory by row."""
         self.memory.allocate(self.model)
         for allocate in self.features.allocate:
             allocate()
@@ -122,7 +122,7 @@ class ModelRunner:
             adopt()
 
     def shutdown(self) -> None:
-        """Release threads and whatever else sampler and features hold."""
+        """Release threads and other resources of sampler and features."""
         self.sampler.shutdown()
         for shutdown in self.features.shutdown:
             shutdown()

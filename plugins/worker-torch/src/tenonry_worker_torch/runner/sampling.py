@@ -1,4 +1,4 @@
-"""Ways in which a pass samples: one token per row, tokens of verified drafts, or none. Worker process."""
+"""Sampling modes of a pass: one token per row, tokens of verified drafts, or none. Worker process."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TokenSampling:
 
 
 class NoSampling:
-    """A pipeline stage that is not the last: tokens of decoding rows come with the step."""
+    """Sampling of a pipeline stage before the last: tokens of decoding rows come with the step."""
 
     verifies: ClassVar[bool] = False
 

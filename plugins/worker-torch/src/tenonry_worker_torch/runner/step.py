@@ -31,7 +31,7 @@ class RowFailures:
 
     def __init__(self) -> None:
         self._codes: dict[int, int] = {}
-        self.any = False  # there is one: read in each pass
+        self.any = False  # True if there is one; read in each pass
 
     def set(self, row: int, code: int) -> None:
         """Fail the row with this code; it computes until it samples."""
@@ -51,10 +51,10 @@ class RowFailures:
 
 
 class Step:
-    """One pass over R rows and T tokens. Features read all of it, and change what is marked *.
+    """One pass over R rows and T tokens. Features read all of it, and change fields marked *.
 
-    `output` is the scheduler's, `inputs` its flat columns, `token_ids` i64[T] on the device. `model_inputs`*: the
-    same, or embeddings [T, H]. `positions`* i64[T], or i64[3, T]. `lengths`* i64[T] and `last_seen`* i64[T]: as
+    `output` is the scheduler's, `inputs` its flat columns, `token_ids` i64[T] on the device. `model_inputs`*: the same,
+    or embeddings [T, H]. `positions`* i64[T], or i64[3, T]. `lengths`* i64[T] and `last_seen`* i64[T]: as
     `ForwardPlans.lengths` and `AttentionBatch.last_seen`. `prompt_tokens`*: (row's place in the step, indices of its
     tokens i64[n]) whose logits are computed besides those of sampling tokens. `pair_starts`* i64[S]: place of the
     second text in the prompt of each sampling row, 0 without one. A step without rows has no tokens.
@@ -109,7 +109,7 @@ class Step:
 
     @property
     def kept(self) -> I64 | None:
-        """Indices of the tokens whose logits are computed, sampling ones first; None for all T in order."""
+        """Indices of the tokens with logits, sampling ones first; None for all T in order."""
         inputs = self.inputs
         if self.verifies:
             return None
@@ -139,12 +139,12 @@ class Step:
         return np.repeat(made.row, count), np.repeat(made.first, count) + number
 
     def split_logits(self, logits: torch.Tensor) -> None:
-        """Take `logits` of the tokens `kept`, with those of prompt tokens."""
+        """Store `logits` of the tokens `kept`, including prompt tokens."""
         count = int(np.count_nonzero(self.inputs.samples))
         self.logits, self.prompt_logits = logits[:count], logits[count:]
 
     def join(self, parts: Sequence[Step]) -> None:
-        """Take the results of all parts of the pass, in order."""
+        """Merge the results of all parts of the pass, in order."""
         self.logits = torch.cat([part.logits for part in parts])
         prompt_logits = [part.prompt_logits for part in parts if part.prompt_tokens]
         if prompt_logits:
@@ -164,7 +164,7 @@ class Step:
 
 
 def part_of(inputs: StepInputs, begin: int, end: int) -> StepInputs:
-    """The inputs of the tokens [begin, end) of a step, as those of a step of its own."""
+    """Return the inputs of the tokens [begin, end) of a step, as a separate step."""
     begins = inputs.query_start_loc[:-1]
     ends = inputs.query_start_loc[1:]
     places = np.flatnonzero((ends > begin) & (begins < end))

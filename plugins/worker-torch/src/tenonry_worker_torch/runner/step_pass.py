@@ -62,11 +62,11 @@ class StepPass(ABC):
         self.model = None  # type: ignore[assignment]
 
     def release(self) -> None:  # noqa: B027 - few keep anything
-        """Drop what refers to the KV cache, whose memory is about to be freed."""
+        """Drop references to the KV cache, whose memory is about to be freed."""
 
     @scoped("tenonry: forward")
     def __call__(self, step: Step) -> None:
-        """Set `step.logits`. May be repeated with parts of the step: only K/V and what features prepare change."""
+        """Set `step.logits`. Repeatable with parts of the step: only K/V and outputs of features change."""
         step.can_prune = self.can_prune
         for prepare in self._features.prepare:
             prepare(step)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors of nested tuples, lists and dictionaries."""
+    """Yield all tensors of nested tuples, lists and dictionaries."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.state.layer_cache import LayerState, StateKey
     from tenonry_worker_torch.state.mixers import CacheArgument
 
-# Largest relative error (L2, per token) taken for rounding in float32; a dropped state gives errors near 1.
+# Tolerance for float32 rounding (relative L2 per token); a dropped state gives errors near 1.
 TOLERANCE = 1e-3
 
 
-MASK = "attention_mask"  # what a mixer calls the argument [rows, tokens] that is false where there is no token
+MASK = "attention_mask"  # argument of a mixer, [rows, tokens], false for padding
 
 
 class Continuation(Enum):
-    """Capability of a layer on top of a state: any number of tokens, one, or none."""
+    """Capabilities of a stateful layer: any number of tokens, one, or none."""
 
     IN_PIECES = "in pieces"
     ONE_AT_A_TIME = "one at a time"

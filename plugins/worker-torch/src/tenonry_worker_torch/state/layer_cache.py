@@ -1,6 +1,4 @@
-"""The cache object that one mixer is given: a layer of transformers' own class, empty or with the state of some rows.
-Worker process.
-"""
+"""Cache object of one mixer: a layer of transformers' own class, empty or with states of some rows. Worker process."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ class StateShape(NamedTuple):
 
 
 class LayerState:
-    """Cache layer in which a mixer keeps its state, and the keys of its state."""
+    """Cache layer with the state of a mixer, and the keys of its state."""
 
     __slots__ = ("index", "keys", "number_of_states", "shapes")
 

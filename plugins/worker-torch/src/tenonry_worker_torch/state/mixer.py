@@ -46,13 +46,13 @@ class RowPath(ABC):
 
     @abstractmethod
     def __call__(self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor]) -> torch.Tensor:
-        """As `DecodePath`."""
+        """Compute as `DecodePath`."""
 
     @abstractmethod
     def over_rows(
         self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor], rows: torch.Tensor | None
     ) -> torch.Tensor:
-        """`states` are those of all rows; `rows` i64[R]: the tokens' rows, None for the first R."""
+        """Compute with `states` of all rows; `rows` i64[R]: the tokens' rows, None for the first R."""
 
 
 class PromptPath(Protocol):
@@ -61,7 +61,7 @@ class PromptPath(Protocol):
     def __call__(
         self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor] | None
     ) -> tuple[torch.Tensor, dict[StateKey, torch.Tensor]]:
-        """`x` [B, L, hidden] → [B, L, hidden], and the states after it. `states`: None for new rows."""
+        """Compute `x` [B, L, hidden] → [B, L, hidden], and the states after it. `states`: None for new rows."""
         ...
 
 
@@ -85,7 +85,7 @@ class PackedMixer:
         except ValueError as error:
             raise self.refusal(str(error)) from None
         self._state: LayerState | None = None
-        self.hidden_size = 0  # of what it is given; known with its state
+        self.hidden_size = 0  # of its input; known with its state
         self.takes_hidden_only = False  # no other argument per token
         self.path: DecodePath | None = None
         self.prompt_path: PromptPath | None = None
@@ -95,7 +95,7 @@ class PackedMixer:
         module.forward = self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PackedMixer:
-        """A copied module keeps its state where the original does: states are never copied."""
+        """Share the state with a copied module: states are never copied."""
         return self
 
     def refusal(self, reason: str) -> ModelError:
@@ -170,7 +170,7 @@ class PackedMixer:
         return self.takes_hidden_only and MASK in parameters[len(arguments) :]
 
     def _check_arguments(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """All that is not [1, length, …] cannot be cut by token."""
+        """Raise for arguments of another shape than [1, length, …], which cannot be cut by token."""
         given = inspect.signature(self.forward).bind(*arguments, **named).arguments
         length = next(tensors_in(given)).shape[1]
         for name, value in given.items():
@@ -226,8 +226,8 @@ class PackedMixer:
         return torch.empty_like(made).index_copy_(0, decode.tokens, made)
 
     def decoding(self) -> tuple[Mapping[StateKey, torch.Tensor], torch.Tensor | None] | None:
-        """States, and which of them are those of the step's tokens (None: the first ones), if each token is that of a
-        decoding row, in order; None for any other step.
+        """States, and the indices of the step's tokens (None: the first ones), if each token is that of a decoding row,
+        in order; None for any other step.
         """
         plan = self.step.plan
         if plan is None or plan.pieces or plan.decode is None:
@@ -300,7 +300,7 @@ class PackedMixer:
             out.add(tokens, changed(made, lambda each: each.transpose(0, 1)))
 
     def _begun(self, rows: Places, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """The module without a state before; the one that it leaves becomes that of `rows`."""
+        """Run the module without a previous state; its final state becomes that of `rows`."""
         cache = self.state.empty()
         made = self.argument.call(self.forward, arguments, named, cache)
         for key, state in self.state.taken_from(cache):
@@ -308,7 +308,7 @@ class PackedMixer:
         return made
 
     def _continued(self, rows: Places, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """The module over the state of `rows`, which it changes."""
+        """Run the module over the state of `rows`, which it changes."""
         before = held(self.pools, rows)
         cache = self.state.holding(before)
         made = self.argument.call(self.forward, arguments, named, cache)

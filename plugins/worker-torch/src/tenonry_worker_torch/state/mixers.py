@@ -39,7 +39,7 @@ def _names_used(method: Any) -> tuple[str, ...]:
 
 
 class CacheArgument:
-    """The parameter of a module's forward that takes the cache object. Raises ValueError when that is not certain."""
+    """The cache parameter of a module's forward. Raises ValueError when it is ambiguous."""
 
     __slots__ = ("name", "place")
 
@@ -58,7 +58,7 @@ class CacheArgument:
         named: dict[str, Any],
         cache: Any,
     ) -> Any:
-        """`forward` with these arguments, but with `cache` in place of the cache that they hold."""
+        """Call `forward` with these arguments, with its cache replaced by `cache`."""
         if self.place >= len(arguments):
             return forward(*arguments, **(named | {self.name: cache}))
         before = arguments[: self.place]
@@ -98,7 +98,7 @@ def has_only_state(config: PretrainedConfig) -> bool:
 
 
 def state_layer_types() -> Iterator[str]:
-    """Values in `layer_types` of layers that have state, alone or together with K/V, and of those without a cache."""
+    """Values in `layer_types` for layers with state, alone or together with K/V, and for those without a cache."""
     from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, LinearAttentionCacheLayerMixin
 
     yield from CACHELESS_TYPES

@@ -19,10 +19,9 @@ SHORTEST = 16  # maximum tokens of new rows that are computed together
 
 
 class Decode(NamedTuple):
-    """R rows that compute one token each and have state. `tokens` are their places in the flattened batch and `rows`
-    those in the state tensors, in one order; each a slice if the places are neighbours, else i64[R]. `rows_in_order`
-    i64[R]: the places in the state tensors in the order of the batch, if that differs and the tokens are neighbours in
-    it.
+    """R decoding rows with state. `tokens` are their places in the flattened batch and `rows` those in the state
+    tensors, in one order; each a slice if the places are neighbours, else i64[R]. `rows_in_order` i64[R]: the places in
+    the state tensors in the order of the batch, if that differs and the tokens are neighbours in it.
     """
 
     count: int
@@ -77,8 +76,8 @@ class StateStep:
 
 
 def continues(plan: StatePlan, last: AttentionBatch, batch: AttentionBatch) -> bool:
-    """Return True if the plan of the step `last` is also that of `batch`: the same requests in the same rows, one token
-    each, each with a state.
+    """Return True if the plan of the step `last` also fits `batch`: the same requests in the same rows, one token each,
+    each with a state.
     """
     if plan.pieces or len(last.row) != len(batch.row):
         return False
@@ -118,8 +117,8 @@ def plan_of(batch: AttentionBatch, spare_row: int, *, fills_up: bool = False) ->
 def _together(
     places: list[int], batch: AttentionBatch, total: int, *, fills_up: bool
 ) -> Iterator[list[int]]:
-    """Places in the batch of rows that share a call, which is never larger than `total` tokens when rows are padded:
-    the largest step was measured without padding.
+    """Yield places in the batch of rows that share a call of at most `total` tokens including padding: the largest step
+    was measured without padding.
     """
     groups: dict[tuple[int, bool], list[int]] = {}
     for place in places:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def room_for(num_rows: int, key: StateKey, shape: StateShape, device: torch.device) -> torch.Tensor:
-    """Zeros [num_rows, …]. In a window [channels, width] channels are neighbours in memory: all of them do the same.
+    """Zeros [num_rows, …]. In a window [channels, width] channels are adjacent in memory, for identical operations on
+    all of them.
 
     In main memory, a row takes pages from its first state on: most of `max_num_seqs` rows may never run.
     """
@@ -40,7 +41,7 @@ def _zeros(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 
 
 def held(pools: Pools, rows: Places) -> Pools:
-    """The states of `rows`, [R, …] each: the pools' own memory where the rows are neighbours, else copies."""
+    """Return the states of `rows`, [R, …] each: the pools' own memory where the rows are adjacent, else copies."""
     if isinstance(rows, slice):
         return {key: pool[rows] for key, pool in pools.items()}
     return {key: _copied(pool, rows) for key, pool in pools.items()}

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 class States:
     """The layers with state, in the model's order.
 
-    Each layer has a tensor of states by row: those of running requests, a scratch row that belongs to none, and then
-    the snapshots, by slot.
+    Each layer has a tensor of states by row: running requests, a scratch row, and then the snapshots, by slot.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class States:
         self.own_layers = range(len(cache_layers(self.config))) if layers is None else layers
         self.device = model.device
         self.num_rows = 0
-        self._last: AttentionBatch | None = None  # what the step's plan was made for, if it lasts
+        self._last: AttentionBatch | None = None  # source of the step's plan, if reusable
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,9 +58,7 @@ class States:
         )
 
     def check(self, attention: Sequence[torch.nn.Module]) -> None:
-        """Check the layers after the probe run. Raises ModelError for one that it did not reach, or that calls
-        attention.
-        """
+        """Check the layers after the probe run. Raises ModelError for an unreached one, or one that calls attention."""
         for mixer in self.mixers:
             if not mixer.is_known:
                 raise mixer.refusal("a prompt does not reach it")
@@ -83,7 +80,7 @@ class States:
             mixer.allocate(num_rows + 1 + num_slots, self.device)
 
     def restore(self, slots: list[int], rows: list[int]) -> None:
-        """Copy snapshots to rows that start behind a shared prefix, before a pass."""
+        """Restore snapshots to rows that start after a shared prefix, before a pass."""
         self._copy(self._slots(slots), rows)
 
     def save(self, rows: list[int], slots: list[int]) -> None:
@@ -108,9 +105,9 @@ class States:
             mixer.pools = {}
 
     def plan(self, batch: AttentionBatch) -> None:
-        """The step that comes next. Outside of serving, rows are added as they are needed.
+        """Plan the next step. Outside of serving, rows are added as needed.
 
-        On the CPU, the plan of rows that only decode is used again until one leaves or enters.
+        On the CPU, the plan of a decode-only step is reused until a row enters or leaves.
         """
         earlier = self.step.plan
         last = self._last
@@ -119,7 +116,7 @@ class States:
         needed = int(batch.row.max(initial=-1)) + 1
         if needed > self.num_rows:
             self.allocate(needed)
-        if self.device.type == "cpu":  # in memory that no later step takes
+        if self.device.type == "cpu":  # in memory unused by later steps
             batch = replace(batch, row=batch.row.copy(), put=put_on_host)
             self._last = batch
         self.step.plan = plan_of(
@@ -128,7 +125,7 @@ class States:
 
 
 def bind_states(model: PreTrainedModel) -> States | None:
-    """Replace the forward of every layer with state; None for a model without, which is the same for all its stages.
+    """Replace the forward of every layer with state; None for a model without any, equal for all its stages.
 
     Raises ModelError, by layer.
     """

@@ -1,8 +1,8 @@
-"""The worker's own runner features, and their order. Worker process.
+"""Built-in runner features, and their order. Worker process.
 
-The order matters in two places. `PromptLogprobs` comes first: it decides which tokens the last layer computes, which
-`AdapterRows`, the last one, has to know to assign adapters there, and it still holds for a pass that ran out of memory
-in a later feature. `StateSnapshots` comes before anything that may read a row's state.
+The order matters in two places. `PromptLogprobs` comes first: it selects the tokens of the last layer, which
+`AdapterRows`, the last feature, reads to assign adapters there, and its selection remains valid for a pass that ran out
+of memory in a later feature. `StateSnapshots` comes before anything that may read a row's state.
 """
 
 from __future__ import annotations

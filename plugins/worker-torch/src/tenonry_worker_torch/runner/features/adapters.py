@@ -37,7 +37,7 @@ class AdapterRows(RunnerFeature):
 
     def __init__(self, context: RunnerContext) -> None:
         super().__init__(context)
-        # One registry for all models; there is one, see `is_active`.
+        # One registry for all models; it exists, see `is_active`.
         self._adapters: Adapters = context.model.adapters  # type: ignore[assignment]
         self._row_number = np.full(len(context.state.handle), NONE, np.int32)
 

@@ -22,7 +22,7 @@ PLAIN = PoolingParams()
 
 
 class Pooling(RunnerFeature):
-    """Finishes the vector of each prompt as its request asks. A row whose vector is not finite fails."""
+    """Finishes the vector of each prompt as requested. A row with a non-finite vector fails."""
 
     name: ClassVar[str] = "pooling"
     split: ClassVar[Split] = Split.BETWEEN_ROWS  # prompts are computed as a whole

@@ -45,7 +45,7 @@ class StateSnapshots(RunnerFeature):
         self._states.allocate(num_rows, self.context.num_state_slots)
 
     def enter(self, new: NewRow) -> None:
-        """Raises RuntimeError for a row without a state that starts behind its first token."""
+        """Enter a row. Raises RuntimeError for one without a state that starts after its first token."""
         if not new.num_computed:
             return
         ids = new.block_ids
