@@ -1,8 +1,7 @@
-"""Copies of KV blocks between a device and main memory, on a stream of their own and through pinned memory. Worker
-process.
+"""Copies of KV blocks between a device and main memory, on a separate stream and through pinned memory. Worker process.
 
-One kernel per tensor gathers a piece of the blocks on the device, and one copy moves it; the host takes it apart while
-the next piece moves. Steps that are launched meanwhile wait for no read, and for a write until its last copy.
+One kernel per tensor gathers a piece of the blocks on the device, and one copy moves it; the host unpacks it during the
+next copy. Concurrently launched steps never wait for a read, and for a write until its last copy.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class InOrder:
     """A device that does one thing after another: the CPU."""
 
     def copying(self) -> AbstractContextManager[object]:
-        """Context in which work is launched that follows the steps launched before."""
+        """Return a context in which launched work follows earlier steps."""
         return nullcontext()
 
     def launched(self, piece: int) -> None:
@@ -41,7 +40,7 @@ class InOrder:
 
 
 class SideStream(InOrder):
-    """Copies on a stream beside that of the steps."""
+    """Copies on a stream separate from the steps'."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -70,7 +69,7 @@ class SideStream(InOrder):
 
 
 class BlockCopies:
-    """For any thread, one call at a time."""
+    """Copies blocks for any thread, one call at a time."""
 
     def __init__(self, device: torch.device, order: InOrder | None = None) -> None:
         is_cuda = device.type == "cuda"
@@ -147,7 +146,7 @@ class BlockCopies:
     def _pieces(
         self, tensors: Sequence[torch.Tensor], block_ids: Sequence[int]
     ) -> Iterator[tuple[int, Sequence[int]]]:
-        """Numbers of pieces of pinned memory, and the blocks that each takes."""
+        """Yield numbers of pieces of pinned memory, with their blocks."""
         size = sum(map(block_bytes, tensors))
         count = max(1, PIECE_BYTES // max(size, 1))
         needed = size * min(count, len(block_ids))

@@ -1,7 +1,7 @@
 """Transfer of per-step inputs to the device; the extension point `tenonry.buffers`. Worker process.
 
 `host` passes arrays unchanged: nothing is copied on the CPU, and on another device each copy comes from pageable
-memory. A buffers plugin for a device keeps pinned memory of its own, one set per step in flight.
+memory. A buffers plugin for a device has its own pinned memory, one set per step in flight.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def put_in_order(array: NDArray[np.generic], device: torch.device) -> torch.Tens
 
 
 class HostBuffers(StepBuffers):
-    """No copy on the CPU, a plain copy elsewhere."""
+    """Buffers without a copy on the CPU, and with a plain copy elsewhere."""
 
     name: ClassVar[str] = "host"
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.worker")
 
-# Conversions on loading that keep every element of a tensor and add none.
+# Conversions on loading that preserve every element of a tensor and add none.
 KEEPING_STEPS = {"MergeModulelist", "Concatenate", "Transpose"}
 MAX_NAMES = 3
 LAYER_NAME = re.compile(r"(?P<stack>.+?)\.(?P<number>\d+)\.(?P<rest>.+)")
@@ -39,9 +39,9 @@ class Checkpoint:
     """Stored tensors that have a counterpart in the model; those of omitted towers, for example, are excluded.
 
     `tensors`: checkpoint name → location. `targets`: checkpoint name → name in the model. `converters`: checkpoint name
-    → the converter of transformers, for tensors that are not just copied. `absent`: files of the index that are missing
-    or broken, and that the model does not need. `notes`: for the log, skipped files and reasons. `untied`: parameters
-    whose stored values differ from those of the parameter that they are tied to.
+    → the converter of transformers, for converted tensors. `absent`: missing or broken files of the index that the
+    model does not need. `notes`: for the log, skipped files and reasons. `untied`: parameters whose stored values
+    differ from those of the parameter that they are tied to.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Checkpoint:
 
     @property
     def unplaced(self) -> frozenset[str]:
-        """Names of stored tensors for which the model has no place."""
+        """Names of stored tensors without a place in the model."""
         return frozenset(self._unplaced)
 
     @property
@@ -207,9 +207,9 @@ class Checkpoint:
                 )
 
     def _check_depth(self, model: PreTrainedModel) -> None:
-        """No stack of layers is longer in the files: half a model would answer, and wrongly.
+        """Check that no stack of layers is longer in the files: half a model would give wrong answers.
 
-        Layers that only predict further tokens ahead are stored behind the others, and are not run.
+        Layers that only predict further tokens are stored after the others, and are not run.
         """
         from torch.nn import ModuleList
 
@@ -245,7 +245,7 @@ class Checkpoint:
             )
 
     def missing(self, model: PreTrainedModel) -> list[str]:
-        """Parameters without a stored tensor, none of whose namesakes has one and that are not made on loading."""
+        """Parameters without a stored tensor, for themselves or an alias, that are not made on loading."""
         if any(len(converter.target_patterns) > 1 for converter in self.converters.values()):
             return []  # one tensor becomes several: transformers itself compares after loading
         stored = set(self.targets.values())

@@ -1,7 +1,7 @@
-"""Settings that exclude each other: who declares it, and the one refusal before weights are read. Worker process.
+"""Incompatible settings: their declarations, and the rejection before weights are read. Worker process.
 
-Runner features, model passes and other parts declare `conflicts`: for each setting that they do not go with, the reason
-and what to use instead. `docs/reference/compatibility.md` is generated from the same declarations.
+Runner features, model passes and other parts declare `conflicts`: for each incompatible setting, the reason and an
+alternative. `docs/reference/compatibility.md` is generated from the same declarations.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Facts known before weights are read. `dtype` is that of the served model, None before its files are read.
-    `quantisation`: name of the one made at load; `stored_quantisation`: of the one that the checkpoint has.
+    """Facts known before weights are read. `dtype`: of the served model, None before its files are read.
+    `quantisation`: name of the one made at load; `stored_quantisation`: name of the checkpoint's.
     """
 
     config: EngineConfig
@@ -44,7 +44,7 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Conflicts:
-    """Declaration of one part. `setting`: name of the condition that turns it on. `given`: setting → reason."""
+    """Declaration of one part. `setting`: name of the condition that enables it. `given`: setting → reason."""
 
     setting: str
     given: Mapping[str, str] = field(default_factory=dict)
@@ -135,7 +135,7 @@ CONDITIONS: dict[str, Condition] = {
 
 
 def first_conflict(part: Conflicts, setup: Setup) -> str | None:
-    """A setting in effect that the part does not go with, and why; None if there is none."""
+    """Return an active setting incompatible with the part, with the reason; None without one."""
     for name, reason in part.given.items():
         other = CONDITIONS[name].found(setup)
         if other is not None:

@@ -1,9 +1,9 @@
-"""Pins each of torch's threads to a processor of its own, for the steps of large models. Worker process.
+"""Pins each of torch's threads to its own processor, for the steps of large models. Worker process.
 
 Such threads wait for each other on their processors (see `waiting`). When another process occupies one of these, even
 with the lowest priority, Linux may put two of the threads on one that is left, and leave them there for 100 ms and
-more: they alternate every few milliseconds, and each mostly waits for the other. A pinned thread shares its processor
-with the other process, by their priorities. Threads that soon sleep lose less by being moved, and stay free.
+more: they alternate every few milliseconds, mostly waiting for each other. A pinned thread shares its processor with
+the other process, by their priorities. Threads that soon sleep lose less by migration, and stay unpinned.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LOOK_S = 1.0  # OpenMP ends threads and creates new ones when their number chang
 
 
 class CpuAffinity:
-    """`with places:` around the model, in the thread that computes steps; does nothing before `take`, or if that found
-    no reason.
+    """CPU affinity of the thread that computes steps, as a context around the model; no effect before `take`, or if
+    that found no reason.
     """
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ class _Deferred(ModuleType):
 
 class _Met(MetaPathFinder):
     """The import of a submodule requests `__path__`, which executes the package, which may import that submodule: it is
-    found here then, so that it is not executed twice.
+    then found here, so that it is not executed twice.
     """
 
     def find_spec(
@@ -105,7 +105,7 @@ class _State(DeferredModule):
         return function
 
     def _disable(self, function: Any = None, *words: Any, **options: Any) -> Any:
-        """While the package is not executed nothing is compiled, so there is nothing to disable either."""
+        """Return the function: before the package is executed nothing is compiled, so there is nothing to disable."""
         if function is None:
             return lambda decorated: self._disable(decorated, *words, **options)
         if not isinstance(function, FunctionType):
@@ -140,7 +140,7 @@ class _TraceRules:
         self._state = state
 
     def clear_lru_cache(self) -> None:
-        """There is no cache while the package is not executed."""
+        """Do nothing: there is no cache before the package is executed."""
         if not self._state.stands_in:
             self._state.real("trace_rules").clear_lru_cache()
 

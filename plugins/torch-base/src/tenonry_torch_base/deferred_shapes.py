@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NAME = "torch.fx.experimental.symbolic_shapes"
-ERROR = "GuardOnDataDependentSymNode"  # a RuntimeError, which modules catch
+ERROR = "GuardOnDataDependentSymNode"  # a RuntimeError, caught by modules
 
 
 class ShapesLoader(SourceFileLoader):
@@ -54,7 +54,7 @@ class _State(DeferredModule):
         self._given: list[_Given] = []
 
     def attribute(self, name: str, frame: Any) -> Any:
-        """A placeholder for a function, and for the error that a module binds; the real object for all else."""
+        """Placeholder for a function, and for the error that a module binds; the real object for other names."""
         if not self.stands_in:
             return self.real(name)
         binds = frame.f_locals is frame.f_globals  # a function would keep the placeholder
@@ -127,7 +127,7 @@ def _all(*values: Any) -> bool | None:
     return all(values) if values and all(type(value) is bool for value in values) else None
 
 
-# Function to what it answers where nothing is a symbol; None leaves the answer to the real one.
+# Function → result without symbols; None delegates to the real one.
 ANSWERS: dict[str, Callable[..., bool | None]] = {
     "expect_true": _as_it_is,
     "guard_bool": _as_it_is,

@@ -89,7 +89,7 @@ def _require_bfloat16(device: torch.device) -> None:
 
 @cache
 def _report_narrowed() -> None:
-    """Once per process: the type is chosen in several places."""
+    """Log once per process: the type is chosen in several places."""
     logger.info("The float32 weights are loaded as bfloat16; --dtype float32 keeps them")
 
 
@@ -97,14 +97,14 @@ def prepare_device(device: torch.device, options: DeviceOptions) -> None:
     """Select `device` for this process; on the CPU, set threads and the C library as configured by the options."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        # cuDNN's attention makes a plan for each new shape, and those of the steps change every few tokens.
+        # cuDNN's attention makes a plan for each new shape, and step shapes change every few tokens.
         torch.backends.cuda.enable_cudnn_sdp(False)
         return
     if options.num_threads:
         torch.set_num_threads(options.num_threads)
     elif os.getpid() != IMPORTED_BY:
-        # In a fork torch makes its thread pool anew with the first call that wants it, which two threads that load a
-        # model must not do at once. It read the variable when it was imported, in the process that was forked.
+        # In a fork torch recreates its thread pool in the first call that uses it, which two threads that load a
+        # model must not do concurrently. It read the variable at import, in the original process.
         wanted = os.environ.get("OMP_NUM_THREADS", "")
         torch.set_num_threads(int(wanted) if wanted.isdigit() else torch.get_num_threads())
     if options.keep_freed_memory:

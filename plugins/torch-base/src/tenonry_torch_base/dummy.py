@@ -22,9 +22,9 @@ _ONE_AT_A_TIME = threading.Lock()  # transformers loads in threads, and torch ha
 
 
 class RandomSlice:
-    """One parameter of `whole`, a model without storage, made when it is indexed with `...`.
+    """One parameter of `whole`, a model without storage, generated when it is indexed with `...`.
 
-    `cut` takes a rank's piece of it.
+    `cut` extracts a rank's piece.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class RandomSlice:
 
     @torch.no_grad()
     def _make(self) -> torch.Tensor:
-        """As the architecture initialises the module it belongs to; the caller's random state does not change."""
+        """Initialise it like its module in the architecture; the caller's random state does not change."""
         owner, _, part = self.name.rpartition(".")
         with _ONE_AT_A_TIME, seeded(zlib.crc32(self.name.encode()) ^ self.seed):
             module = copy.deepcopy(self.whole.get_submodule(owner))
             module.to_empty(device="cpu", recurse=False)
-            # For those that the architecture does not initialise.
+            # Parameters without initialisation by the architecture.
             for weight in module.parameters(recurse=False):
                 weight.normal_(0.0, 0.02)
             self.whole._init_weights(module)  # noqa: SLF001 - transformers has no public name for it

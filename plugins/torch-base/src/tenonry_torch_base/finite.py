@@ -27,7 +27,7 @@ class NotFiniteError(ModelError):
 
 
 def is_finite(values: torch.Tensor) -> bool:
-    """No NaN and no positive infinity; negative infinity is how models mask logits."""
+    """True without NaN and positive infinity; models mask logits with negative infinity."""
     return not bool((values.isnan() | values.isposinf()).any())
 
 
@@ -74,7 +74,7 @@ def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _partly_read(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Weights of which a short prompt reads a part: embeddings, and experts, which may be stacked in one tensor."""
+    """Weights partly read by a short prompt: embeddings, and experts, which may be stacked in one tensor."""
     tables = {id(each.weight) for each in module.modules() if isinstance(each, torch.nn.Embedding)}
     for name, tensor in module.named_parameters():
         if id(tensor) in tables or "expert" in name or tensor.dim() > 2:

@@ -44,7 +44,7 @@ def has_weights(folder: Path) -> bool:
 
 def declared_quantisation(folder: Path, config: dict[str, Any]) -> Any:
     """Quantisation declared by the folder; None for floats. `config`: config.json, which may declare it for its text
-    model alone. ModelOpt has a file of its own: https://nvidia.github.io/Model-Optimizer.
+    model alone. ModelOpt has a separate file: https://nvidia.github.io/Model-Optimizer.
     """
     text = text_config(config)
     for key in ("quantization_config", "compression_config"):
@@ -58,7 +58,7 @@ def declared_quantisation(folder: Path, config: dict[str, Any]) -> Any:
 
 
 def method_of(quantised: Any) -> str | None:
-    """The name of a declared format; None for floats."""
+    """Name of a declared format; None for floats."""
     if not quantised:
         return None
     if not isinstance(quantised, dict):

@@ -85,7 +85,7 @@ def _columns(tensor: GgufTensor) -> int:
 
 
 def _filled(kind: str, pieces: list[tuple[np.ndarray, np.ndarray]]) -> Iterable[bool]:
-    """Dequantise pieces of rows; returns for each whether all numbers are finite."""
+    """Dequantise pieces of rows; returns True for each with only finite numbers."""
     if len(pieces) == 1:
         return [_fill(kind, *pieces[0])]
     with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as threads:
@@ -94,7 +94,7 @@ def _filled(kind: str, pieces: list[tuple[np.ndarray, np.ndarray]]) -> Iterable[
 
 def _fill(kind: str, data: np.ndarray, found: np.ndarray) -> bool:
     """Dequantise some rows; returns True if all numbers are finite."""
-    with np.errstate(all="ignore"):  # scales that are no numbers are looked for below
+    with np.errstate(all="ignore"):  # non-finite scales are detected below
         found[:] = _numbers(kind, data)
     return bool(np.isfinite(found).all())
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from tenonry_grammars.base import Grammar, GrammarBackend
 
 MAX_GRAMMARS = 64
-MAX_COMPILING = 2  # at once: what takes long, and what is quick beside it
-NICE = 10  # of what takes long; no more, since it shares the interpreter's and the allocator's locks with the steps
-STACK_BYTES = 16 << 20  # more than what a grammar was checked with
+MAX_COMPILING = 2  # concurrently: a slow grammar, and quick ones
+NICE = 10  # of slow compilations; not higher, since they share locks of interpreter and allocator with the steps
+STACK_BYTES = 16 << 20  # more than in the check of a grammar
 
 
 class GrammarStore:
@@ -92,23 +92,23 @@ def is_spent(future: Future[Grammar]) -> bool:
 def open_grammars(
     context: WorkerContext, vocab_size: int, resolved: dict[str, str]
 ) -> GrammarStore:
-    """The store of a worker's rank that samples; `resolved` (kind → name) gets the backend, if there is one.
+    """Open the store of a sampling rank; `resolved` (kind → name) receives the backend, if there is one.
 
-    One that the settings name is built now: llguidance holds the interpreter's lock for a second while it reads a
-    tokenizer of 150 000 tokens, in which no request would get a token. Raises PluginError if it cannot be used.
+    A configured backend is built now: llguidance holds the interpreter's lock for a second to read a tokenizer of 150
+    000 tokens, which would delay all requests. Raises PluginError for an unusable one.
     """
     found = find_backend(context.config.section(WorkerSettings).grammar_backend)
     if found is not None:
         resolved[GRAMMARS.kind] = found[1]
     store = GrammarStore(found[0] if found else None, context.model, vocab_size)
     if context.config.section(WorkerSettings).grammar_backend is not None:
-        with contextlib.suppress(GrammarError):  # requests that need it get the reason
+        with contextlib.suppress(GrammarError):  # requests that need it receive the reason
             store.build()
     return store
 
 
 def tokenizer_json(folder: Path) -> str:
-    """The tokenizer of a model's folder as text. Raises GrammarError for one that is written in Python."""
+    """Return the tokenizer of a model's folder as text. Raises GrammarError for one written in Python."""
     path = folder / "tokenizer.json"
     if path.exists():
         return path.read_text("utf-8")

@@ -45,7 +45,7 @@ class History:
         return self.tokens[rows, positions].long()
 
     def _copy_new(self, output: SchedulerOutput, inputs: StepInputs, buffers: StepBuffers) -> None:
-        """Copy tokens that originate on the host: those of new rows, and ids that came with the step."""
+        """Copy tokens that originate on the host: those of new rows, and ids sent with the step."""
         known = output.next_token >= 0
         rows = []
         columns = []

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 class LayerSpec:
     """Shape and mathematics of one attention layer, as the model itself passed them in a probe run.
 
-    `key_size` and `value_size` are elements per head. `window` counts the positions a query sees, its own included (0:
-    all); `softcap` bounds the scores with `softcap * tanh(score / softcap)` (0: unbounded).
+    `key_size` and `value_size` are elements per head. `window`: number of positions visible to a query, its own
+    included (0: all); `softcap` bounds the scores with `softcap * tanh(score / softcap)` (0: unbounded).
 
     Features that a backend must support to attend correctly, and declares in `AttentionBackend.features`: `chunk` is
-    the number of positions of a chunk, beyond whose start a query does not see (0: no chunks; Llama 4). With `sinks`,
-    each head has a logit that takes part only in the softmax (gpt-oss); they are `CachedLayer.sinks`. A layer that is
-    `indexed` sees only the positions that its model chose, `CachedLayer.chosen` (DeepSeek V3.2); the keys by which a
-    model chooses are a layer of their own, with values of no size. With `spans`, a query may see later keys, up to
-    `AttentionBatch.last_seen` (the tokens of an image in Gemma 3).
+    the number of positions of a chunk, whose start bounds the view of its queries (0: no chunks; Llama 4). With
+    `sinks`, each head has a logit used only in the softmax (gpt-oss), `CachedLayer.sinks`. An `indexed` layer attends
+    only to positions chosen by its model, `CachedLayer.chosen` (DeepSeek V3.2); the indexer's keys form a separate
+    layer, with values of size 0. With `spans`, a query may attend to later keys, up to `AttentionBatch.last_seen` (the
+    tokens of an image in Gemma 3).
     """
 
     name: str
@@ -71,7 +71,7 @@ class LayerSpec:
         return self.num_kv_heads * (self.key_size + self.value_size) * dtype.itemsize
 
     def kept_bytes(self, storage: KVStorage) -> int:
-        """K and V of one token, as they are kept."""
+        """Bytes of K and V of one token in storage."""
         key_bytes = storage.vector_bytes(self.key_size)
         return self.num_kv_heads * (key_bytes + storage.vector_bytes(self.value_size))
 
@@ -110,7 +110,7 @@ class CachedLayer(Protocol):
 
     @property
     def chosen(self) -> torch.Tensor | None:
-        """Positions in its row that each query of the step sees, i64[T, K], if the spec is `indexed`; −1 for none."""
+        """Positions in its row visible to each query of the step, i64[T, K], if the spec is `indexed`; −1 for none."""
         ...
 
 
@@ -123,7 +123,7 @@ class GroupTable(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class AttentionBatch:
-    """The rows of one step, seen by a backend: R rows, Q query tokens, T written tokens.
+    """The rows of one step from the view of a backend: R rows, Q query tokens, T written tokens.
 
     All arrays are numpy and on the host: `row` i32[R], `num_tokens` i32[R] (query tokens per row, neighbours in the
     flattened batch), `start` i32[R] (position of a row's first query), `seq_lens` i32[R] (KV length to attend to,
@@ -135,7 +135,7 @@ class AttentionBatch:
 
     `groups`: the tables of each group of layers, if there are several; `block_table` is that of the first.
 
-    `last_seen` i64[Q]: the last position that each query sees, its own or a later one of the same step; None if that is
+    `last_seen` i64[Q]: the last position visible to each query, its own or a later one of the same step; None if it is
     its own for all. A window limits the positions before a query, not those after it.
 
     `is_dependent`: each row has one token, and rows may be tokens of one sequence that follow each other (see
@@ -173,10 +173,10 @@ FEATURES = {
     "indexed": "a choice of keys per query",
     "spans": "queries that see later keys",
 }
-# A feature that is none of a layer: the backend keeps layers in the tensors of others (`adopt`), and reads no place of
-# a block table that lies wholly before what its layers see, since its block was given back.
+# A feature of no layer: the backend shares tensors of other layers (`adopt`), and reads no place of
+# a block table wholly before the windows of its layers, since its block was released.
 GROUPS = "groups"
-# Another one: the backend writes and reads K/V with its `storage`, whatever that is.
+# Another one: the backend reads and writes K/V with any `storage`.
 STORAGE = "storage"
 
 
@@ -215,10 +215,10 @@ def _refusal_of_storage(
 
 
 class AttentionBackend(ABC):
-    """One way to write K/V into blocks and to attend to them.
+    """Writes K/V into blocks and attends to them.
 
-    A slot that the row has not written may hold what the block's last owner wrote, NaN included, and a masked key whose
-    value is NaN still counts: a weight of zero times NaN is NaN. No such slot must reach the arithmetic.
+    A slot that the row has not written may hold values of the block's last owner, NaN included, and masking does not
+    exclude a NaN: zero times NaN is NaN. No such slot must reach the arithmetic.
 
     Order of calls: `refusal` (before anything is built), constructor, `allocate` once, then per step `plan` once and
     `forward` once per layer. `block_sizes` lists the supported sizes, best first; empty means any.
@@ -236,16 +236,16 @@ class AttentionBackend(ABC):
     cache_sizes: tuple[int, ...] = (1,)
     num_groups: int = 1  # block tables that it plans with
     num_sharing: int = 1  # backends that share its tensors, itself included
-    holds_rows: bool = False  # whether `held_keys` may find any
+    holds_rows: bool = False  # True if `held_keys` may find any
     splits_rows: bool = (
-        False  # whether tokens of one row may come as dependent rows, as quick as those that decode
+        False  # True if tokens of one row may be dependent rows, at the speed of decoding rows
     )
 
     @classmethod
     def refusal(
         cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
     ) -> str | None:
-        """Reason why this backend cannot run these layers on this device; None if it can."""
+        """Return the reason why this backend cannot run these layers on this device; None if it can."""
         return None
 
     @classmethod
@@ -281,8 +281,8 @@ class AttentionBackend(ABC):
         """Everything `forward` needs that is the same for all layers of the step."""
 
     def decode_plan(self, rows: DecodeRows) -> Any | None:
-        """Plan of steps in which all rows decode, whose launches depend on no value of the tensors, so that a graph may
-        repeat them; None if this backend's do. Called after `allocate`.
+        """Plan decode-only steps with launches independent of tensor values, so that a graph may replay them; None if
+        unsupported. Called after `allocate`.
         """
         return None
 
@@ -314,9 +314,9 @@ class AttentionBackend(ABC):
         return None
 
     def paged_keys(self, layer: CachedLayer, plan: Any) -> PagedKeys | None:
-        """As `held_keys`, of rows whose keys are read from their blocks."""
+        """As `held_keys`, for rows whose keys are read from their blocks."""
         return None
 
     def step_keys(self, layer: CachedLayer, plan: Any) -> StepKeys | None:
-        """As `held_keys`, of any tokens of a step, whose keys are read from their blocks."""
+        """As `held_keys`, for any tokens of a step, whose keys are read from their blocks."""
         return None

@@ -1,4 +1,4 @@
-"""The attention backend of a device when the settings name none. Worker process."""
+"""The default attention backend of a device. Worker process."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def slower_backend(
 ) -> type[AttentionBackend]:
     """The reference backend, if a model could not be built with the default one for GPUs.
 
-    Raises the `error` for any other backend, for one that was named, and with several ranks, which must agree.
+    Raises the `error` for any other backend, for a configured one, and with several ranks, which must agree.
     """
     is_named = torch_settings(context.config).attention_backend is not None
     if backend.name != KERNELS or is_named or context.config.world_size > 1:
@@ -70,5 +70,5 @@ def slower_backend(
 
 @cache
 def report_slower(reason: str) -> None:
-    """Once per reason: the backend is chosen for the facts of a model and again for its load."""
+    """Log once per reason: the backend is chosen for the facts of a model and again for its load."""
     logger.warning("Attention backend '%s', %s", ANYWHERE, reason)

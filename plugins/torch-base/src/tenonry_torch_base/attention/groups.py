@@ -39,10 +39,10 @@ class LayerGroup:
 def layer_groups(
     specs: Sequence[LayerSpec], backend: type[AttentionBackend], *, by_window: bool
 ) -> list[LayerGroup]:
-    """Groups of a model's layers, the first with the most layers; one group of all if they cannot share.
+    """Groups of a model's layers, the first with the most layers; one group of all if they cannot share a pool.
 
-    Layers with one window make groups of equal size, so that each can use a block. `by_window` False, a backend that
-    does not support `GROUPS`, and layers whose K/V differ in size: one group, in which no block is released.
+    Layers with one window form groups of equal size, so that each can use a block. Without `by_window`, without
+    `GROUPS` in the backend, or with K/V of different sizes, there is one group, in which no block is released.
     """
     whole = [LayerGroup(tuple(specs))]
     known = vars(backend).get("features", frozenset())
@@ -65,7 +65,7 @@ def layer_groups(
 
 
 def group_size(counts: Sequence[int]) -> int | None:
-    """The most layers of a group, so that `counts[i]` layers of each kind make few groups with little padding."""
+    """Maximum layers of a group, so that `counts[i]` layers of each kind form few groups with little padding."""
     for size in range(min(counts), 0, -1):
         groups = sum(-(-count // size) for count in counts)
         padding = 1 - sum(counts) / (groups * size)

@@ -1,8 +1,8 @@
 """Sparse selection: modules that choose, per query, the keys visible to attention (DeepSeek V3.2, GLM-MoE-DSA and kin).
 
-An indexer has keys of its own, one per token, which models keep in transformers' cache together with K/V. Here they
-have a cache in blocks like any layer, and the indexer's own code runs over the rows of a step: decoding rows as one
-batch, and each segment of a prompt by itself. It chooses positions within a row. Worker process.
+An indexer has separate keys, one per token, which models keep in transformers' cache together with K/V. Here they have
+a cache in blocks like any layer, and the indexer's own code runs over the rows of a step: decoding rows as one batch,
+and each segment of a prompt separately. It selects positions within a row. Worker process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.attention.sdpa_plan import SdpaPlan
     from tenonry_torch_base.attention.segments import Segment
 
-NOTHING = -1  # where fewer keys were chosen than elsewhere in the step
+NOTHING = -1  # padding of rows with fewer chosen keys
 MAX_SCORES = 1 << 26  # of one piece of a prompt, over all heads of an indexer
 ARGUMENTS = {
     "hidden_states",
@@ -54,7 +54,7 @@ class _KeysMade(Exception):
 
 
 class _KeyTaker:
-    """A cache that takes the step's keys [1, T, size] and stops the indexer there."""
+    """A cache that receives the step's keys [1, T, size] and stops the indexer there."""
 
     def __init__(self) -> None:
         self.keys: torch.Tensor | None = None
@@ -207,7 +207,7 @@ def _taken(value: Any, tokens: torch.Tensor) -> Any:
 
 
 def bind_indexers(model: PreTrainedModel) -> bool:
-    """Have every indexer of a model run over rows; whether it has any. Twice is once."""
+    """Make every indexer of a model run over rows; returns True if it has any. Idempotent."""
     config = model.config.get_text_config()
     found = False
     for module in model.modules():

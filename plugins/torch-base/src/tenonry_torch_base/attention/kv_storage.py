@@ -30,7 +30,7 @@ class KVStorage(ABC):
     tolerance: ClassVar[float]
 
     def __init__(self, dtype: torch.dtype) -> None:
-        """`dtype`: in which attention computes."""
+        """Set up the storage. `dtype`: data type of attention."""
         self.dtype = dtype
 
     @property
@@ -70,7 +70,7 @@ class KVStorage(ABC):
 
 
 class Floats(KVStorage):
-    """As they were made."""
+    """Floats in their original form."""
 
     name = AUTO
     tolerance = 0.0
@@ -99,7 +99,7 @@ class Floats(KVStorage):
 
 
 class EightBits(KVStorage):
-    """A byte per number, followed by the scale of the vector in two bytes: attention sees numbers times scale.
+    """A byte per number, followed by the scale of the vector in two bytes: attention reads numbers times scale.
 
     The scale is max |x| / `largest` in bfloat16, and each x / scale is rounded to the nearest number, ties to even. The
     scale is rounded by 1/256 at most, so x / scale is at most 257/256 · `largest`, which `largest` is the nearest
@@ -142,7 +142,7 @@ class EightBits(KVStorage):
         return out
 
     def packed(self, vectors: torch.Tensor) -> torch.Tensor:
-        """[..., size] as they are kept, u8[..., width]."""
+        """Encode [..., size] as stored, u8[..., width]."""
         *shape, size = vectors.shape
         exact = vectors.float()
         largest = exact.abs().amax(-1, keepdim=True)
@@ -171,7 +171,7 @@ class EightBits(KVStorage):
 
 
 class Int8(EightBits):
-    """Whole numbers: an error of half a scale at most, 1/254 of the largest number of the vector."""
+    """Integers: an error of half a scale at most, 1/254 of the largest number of the vector."""
 
     name = "int8"
     tolerance = 0.15

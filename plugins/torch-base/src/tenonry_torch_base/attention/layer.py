@@ -79,7 +79,7 @@ class AttentionLayer:
         return step.backend.forward(self, query, key, value, step.plan, both)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AttentionLayer:
-        """A copied module attends to the same cache: caches are never copied."""
+        """Share the cache with a copied module: caches are never copied."""
         return self
 
 
@@ -104,7 +104,7 @@ class LayerCalls:
         return layer
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LayerCalls:
-        """As a layer: caches are never copied."""
+        """Share caches, as in a layer."""
         return self
 
 
@@ -133,7 +133,7 @@ class Attended(NamedTuple):
 class Probe:
     """Replaces the layers during the first run of a model: records the arguments of each attention module.
 
-    Every call of a module is a layer of its own, with a cache of its own: `specs` and `modules` in order of the calls.
+    Every call of a module is a separate layer, with a separate cache: `specs` and `modules` in order of the calls.
     """
 
     def __init__(self, names: dict[int, str]) -> None:
@@ -234,7 +234,9 @@ def paged_attention(
 
 
 def _index_of(module: torch.nn.Module) -> int:
-    """Number of the module's layer; −1 if it has none, or serves several layers and receives it with each call."""
+    """Return the number of the module's layer; −1 if it has none, or serves several layers and receives it with each
+    call.
+    """
     index = getattr(module, "layer_idx", None)
     return -1 if index is None else int(index)
 

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
     MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
 
-WANTS_MASK = "tenonry_wants_mask"  # of a config whose model slices its mask
+WANTS_MASK = "tenonry_wants_mask"  # bound for reading masks
 MAX_POSITIONS = 1 << 22  # up to which masks are looked at
 _running = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Keys visible to a query, besides its own and none after it: the last `window` ones, its own included (0: all), or
-    those of its own chunk of `chunk` positions (0: of all chunks).
+    """Keys visible to a query, none of them later: the last `window` ones, its own included (0: all), or those of its
+    own chunk of `chunk` positions (0: of all chunks).
     """
 
     window: int = 0
@@ -58,9 +58,9 @@ def reading_masks(max_model_len: int) -> Iterator[None]:
 
 
 def make_mask(*arguments: Any, mask_function: MaskFunction, **options: Any) -> torch.Tensor | None:
-    """Mask function for transformers. None while serving, and for plain causal attention; an empty one, or the mask
-    itself, for models that slice it. Otherwise, in a model's first run, the mask that `eager` attention would get; the
-    rule read off it is stored for `reach_of`.
+    """Return the mask function for transformers. None while serving, and for plain causal attention; an empty one, or
+    the mask itself, for models that slice it. Otherwise, in a model's first run, the mask of `eager` attention; its
+    rule is stored for `reach_of`.
     """
     positions = getattr(_running, "positions", 0)
     wants_mask = getattr(options.get("config"), WANTS_MASK, False)
@@ -84,9 +84,7 @@ def make_mask(*arguments: Any, mask_function: MaskFunction, **options: Any) -> t
 
 
 def reach_of(mask: torch.Tensor | None) -> Reach | None:
-    """Rule read off a mask, or off a view of the whole of it; None for a mask of the model's own, or one with an
-    unknown rule.
-    """
+    """Rule of a mask, or of a view of the whole of it; None for a mask of the model's own, or an unknown rule."""
     if mask is None:
         return CAUSAL
     for made, reach in getattr(_running, "made", ()):
@@ -110,10 +108,11 @@ def read_reach(
     *,
     use_vmap: bool = False,
 ) -> Reach | None:
-    """The rule of `mask_function(batch, head, query, key)` for positions below `num_positions`; None if it is another.
+    """Return the rule of `mask_function(batch, head, query, key)` for positions below `num_positions`; None for another
+    one.
 
-    The first query that no longer sees the first key marks the end of a window or a chunk. Whole rows of the mask then
-    show which of the two it is, and that the rule is complete.
+    The first query that cannot attend to the first key marks the end of a window or a chunk. Whole rows of the mask
+    then distinguish the two, and verify the rule.
     """
     sees = _vmapped(mask_function) if use_vmap else mask_function
     try:
@@ -127,7 +126,7 @@ def read_reach(
     except (
         IndexError,
         RuntimeError,
-    ):  # it depends on tensors of the prompt, such as which tokens are of an image
+    ):  # it depends on tensors of the prompt, such as the token types of images
         return None
     return None
 
@@ -151,7 +150,7 @@ def _is_rule(
 
 
 def _vmapped(mask_function: MaskFunction) -> MaskFunction:
-    """A mask function that takes single numbers, for tensors of them."""
+    """Vectorise a mask function of single numbers."""
 
     def over_pairs(
         batch: Any, head: Any, queries: torch.Tensor, keys: torch.Tensor

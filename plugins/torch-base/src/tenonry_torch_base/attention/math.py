@@ -45,8 +45,8 @@ def causal_mask(
     first_key: int = 0,
     chunk: int = 0,
 ) -> torch.Tensor:
-    """Additive mask [S, L]: the query at position `start + i` sees keys up to its own, at most `window` of them, and
-    none before its chunk of `chunk` positions.
+    """Additive mask [S, L]: the query at position `start + i` attends to keys up to its own, at most `window` of them,
+    and none before its chunk of `chunk` positions.
 
     Key column j is position `first_key + j`.
     """
@@ -107,7 +107,7 @@ def scored_attention(
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As `masked_attention`, for scores that fused kernels do not support: bounded by tanh before the mask (Gemma 2,
-    arXiv:2408.00118, section 2), and with a sink, one more score that gets its share of the softmax and no value
+    arXiv:2408.00118, section 2), and with a sink, an additional score with a share of the softmax and no value
     (gpt-oss, arXiv:2508.10925, section 2; arXiv:2309.17453).
     """
     if key.shape[1] != query.shape[1]:

@@ -1,4 +1,4 @@
-"""Attention of a prompt's queries in pieces, with a mask, and with sinks and a choice of keys if there are any.
+"""Attention of a prompt's queries in pieces, with a mask, and with sinks and chosen keys if any.
 
 Worker process, any device.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.attention.base import CachedLayer, LayerSpec
     from tenonry_torch_base.attention.segments import Segment
 
-MAX_MASK_ELEMENTS = 1 << 24  # of one piece of queries; where scores are made, of those of all heads
+MAX_MASK_ELEMENTS = 1 << 24  # for one piece of queries; with explicit scores, those of all heads
 
 
 def attend_in_pieces(
@@ -28,8 +28,8 @@ def attend_in_pieces(
     segment: Segment,
     first_key: int,
 ) -> torch.Tensor:
-    """`query` [B, H, S, D] of a segment, with the keys [B, K, L, D] of positions from `first_key` up to
-    its last one: in pieces of queries that bound the mask, or, where scores are made, those.
+    """Compute `query` [B, H, S, D] of a segment, with the keys [B, K, L, D] of positions from `first_key` up to its
+    last one, in pieces of queries that bound the mask, or the explicit scores.
     """
     spec = layer.spec
     batch, heads, length, _ = query.shape

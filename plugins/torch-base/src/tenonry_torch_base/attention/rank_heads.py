@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RankHeads:
-    """`query` and `kv` are slices of the heads; `num_heads` is how many the model's code has."""
+    """`query` and `kv` are slices of the heads; `num_heads`: number in the model's code."""
 
     __slots__ = ("kv", "num_heads", "query")
 
@@ -55,7 +55,7 @@ class RankHeads:
 
 
 def rank_heads_of(attention: nn.Module, spec: LayerSpec) -> RankHeads | None:
-    """This rank's heads of a layer; None where the layer has them only, or they cannot be shared out evenly."""
+    """Return this rank's heads of a layer; None if the layer has no others, or they cannot be divided evenly."""
     outputs = [
         child
         for child in attention.children()

@@ -117,7 +117,7 @@ class SdpaBackend(AttentionBackend):
         both: torch.Tensor | None = None,
     ) -> torch.Tensor:
         key, value, _ = self.write(layer.kv_cache[0], key, value, plan, both)
-        if not plan.num_queries:  # a pruned last layer of a step in which no row samples
+        if not plan.num_queries:  # a pruned last layer of a step without sampling rows
             return query.new_empty(0, layer.spec.num_heads, layer.spec.value_size)
         if plan.decode_tokens is None:
             return self._decode(layer, query, plan)
@@ -134,8 +134,8 @@ class SdpaBackend(AttentionBackend):
         plan: SdpaPlan,
         both: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """All K/V of the step into their slots; returns them as they are kept: key, value, and both as one tensor
-        [T, 2 × heads, size] where sizes allow.
+        """Write all K/V of the step into their slots; returns them as stored: key, value, and both as one tensor [T, 2
+        × heads, size] if sizes permit.
         """
         if cache.both is None:
             key = self._write_lines(cache.key, key, plan)

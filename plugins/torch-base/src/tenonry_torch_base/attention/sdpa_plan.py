@@ -33,9 +33,9 @@ class DecodeGroup:
 
 
 class SdpaPlan:
-    """One step: which tokens decode (None: all, in order) and which segments prefill.
+    """One step: its decoding tokens (None: all, in order) and prefill segments.
 
-    Groups and indices are made by the first layer that needs them and shared by the layers that are alike.
+    Groups and indices are made by the first layer that needs them and shared by equal layers.
     """
 
     sorts: ClassVar[bool] = True  # decoding rows of like length next to each other
@@ -140,7 +140,7 @@ class SdpaPlan:
         num_blocks = -(-lengths // size) - first
         wanted = first + np.arange(int(num_blocks.max()))
         table = batch.block_table[batch.row[places]]
-        # Beyond its last block a row reads the first one that it sees again: masked, and never another request's NaN.
+        # Beyond its last block a row reads its first visible one again: masked, and never another request's NaN.
         inside = np.where(wanted * size < lengths, wanted, first)
         blocks = np.take_along_axis(table, inside, 1)
 

@@ -41,9 +41,9 @@ def prefill_segments(
     start: NDArray[np.int32],
     last_seen: NDArray[np.int64] | None = None,
 ) -> list[Segment]:
-    """The segments of all rows with more than one query; the only loop over sequences, and never in pure decoding.
+    """Return the segments of all rows with several queries; the only loop over sequences, and never in pure decoding.
 
-    `last_seen`: as in `AttentionBatch`; a sequence with queries that see later keys has a segment of its own.
+    `last_seen`: as in `AttentionBatch`; a sequence whose queries attend to later keys has its own segment.
     """
     first_token = np.cumsum(num_tokens) - num_tokens
     segments: list[Segment] = []

@@ -13,9 +13,9 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros. On the CPU the system allocates each page when it is first written, so memory follows use.
+    """Return zeros. On the CPU the system allocates each page at the first write, so memory follows use.
 
-    `torch.zeros` writes them all: seconds, and gigabytes resident, for a cache that may never fill.
+    `torch.zeros` writes all pages: seconds, and gigabytes resident, for a cache that may never fill.
     """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -26,9 +26,9 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
 
 
 def paged_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """As `zeros`, in the system's smallest pages, for a tensor of which small parts far from each other are used.
+    """As `zeros`, in the smallest pages, for sparsely used tensors.
 
-    A block of a KV cache has a few kilobytes in each layer, and would take a huge page of 2 MiB in each.
+    A block of a KV cache has a few kilobytes in each layer, and would occupy a huge page of 2 MiB in each.
     """
     if device.type != "cpu" or not hasattr(mmap, "MADV_NOHUGEPAGE"):
         return zeros(shape, dtype, device)
