@@ -1,9 +1,9 @@
-"""Kernels for batch invariance: a token's results are the same, bit for bit, whatever the rest of the batch. Their
-parameters and their contract; a part of the extension point `tenonry.step_kernels`. Worker process.
+"""Batch-invariant kernels, with bitwise equal results of a token in any batch: parameters and contract, a part of the
+extension point `tenonry.step_kernels`. Worker process.
 
-Weights, and K/V in their blocks, are in float32 or bfloat16, and all else is in float32. A kernel decides nothing by
-the number of rows, and no order of an addition depends on how its work is shared among threads. Its results may differ
-from those of another implementation, or of another processor.
+Weights, and K/V in their blocks, are in float32 or bfloat16, everything else in float32. A kernel is independent of the
+number of rows, and the order of additions is independent of the division among threads. Its results may differ from
+those of another implementation, or of another processor.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class StepKeys(NamedTuple):
     block_size + place of each token. Query q is at `positions` i64[Q] of its sequence. Queries of one sequence are
     neighbours, in order of their positions; group g is `counts` i64[G] of them from `begins` i64[G] on, and its
     sequence has token t in place t % block_size of the block `table`[`lines`[g], t // block_size], i32[R, width]. A
-    query sees the tokens up to its own. What lies behind them is not defined, and may be NaN; entries of the table that
-    are out of sight may be anything.
+    query attends to tokens up to its own. Later slots are undefined, and may be NaN; table entries outside its view may
+    be anything.
     """
 
     blocks: torch.Tensor
@@ -43,11 +43,11 @@ class InvariantLinear(Protocol):
     """A linear layer, of any number of rows."""
 
     def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
-        """`x` f32[N, inputs] → f32[N, outputs], plus `other` of that shape if given; all contiguous."""
+        """Compute `x` f32[N, inputs] → f32[N, outputs], plus `other` of that shape if passed; all contiguous."""
         ...
 
     def weight(self) -> torch.Tensor:
-        """[outputs, inputs], the very numbers that it was made from, in a tensor of its own."""
+        """Return the original numbers [outputs, inputs], in a separate tensor."""
         ...
 
 
@@ -61,11 +61,10 @@ class InvariantNorm(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvariantLayerParts:
-    """A decoder layer of the Llama kind without a gate of its attention; linear layers are those that the same
-    implementation made.
+    """A decoder layer of the Llama kind without an attention gate; linear layers are of the same implementation.
 
     hidden + out(attention(projection(norm(hidden)))), and of that x + down(silu(gate) · up) with gate and up one behind
-    the other in gate_up(second norm(x)). `attention.window` bounds what a query sees.
+    the other in gate_up(second norm(x)). `attention.window` bounds the view of a query.
     """
 
     attention: AttentionParts
@@ -80,9 +79,9 @@ class InvariantLayerParts:
 
 
 class LayerAdapters(NamedTuple):
-    """Low-rank adapters of a layer's linear layers: kernels that the same implementation made, None where nothing is
-    added. Each adds to the output of its linear layer, before its next use; in the projection, to concatenated queries,
-    keys and values.
+    """Low-rank adapters of a layer's linear layers: kernels of the same implementation, None without an adapter. Each
+    adds to the output of its linear layer, before its next use; in the projection, to concatenated queries, keys and
+    values.
 
     `slots` i32[T]: the slot of each token, −1 for those without an adapter; `query_slots` i32[Q]: of the queries.
     """
@@ -96,7 +95,7 @@ class LayerAdapters(NamedTuple):
 
 
 class InvariantLayer(Protocol):
-    """A layer of T tokens, Q of which are queries of the next layer."""
+    """A layer over T tokens, Q of which are queries of the next layer."""
 
     def __call__(
         self,
@@ -110,9 +109,8 @@ class InvariantLayer(Protocol):
         """`hidden` [T, hidden], which stays, → [Q, hidden]; `cos`, `sin` [T, 1, rotated]; all contiguous.
 
         `tokens` i64[Q]: indices of the queries; None if all tokens are, in order. Queries and keys are normed and
-        rotated as an `AttentionKernel` does it. Keys and values of all T tokens are written before a query reads any.
-        The addend of `adapters` to a token depends on its own slot alone, not on the other slots nor on the tokens that
-        share it.
+        rotated as in an `AttentionKernel`. Keys and values of all T tokens are written before a query reads any. The
+        contribution of `adapters` to a token depends on its own slot alone, not on other slots or tokens.
         """
         ...
 
@@ -122,7 +120,7 @@ class InvariantKernels(ABC):
 
     @abstractmethod
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> InvariantLinear:
-        """`weight` [outputs, inputs] and `bias` [outputs], of which neither is kept."""
+        """Make a layer of `weight` [outputs, inputs] and `bias` [outputs], neither of which is kept."""
 
     @abstractmethod
     def norm(self, weight: torch.Tensor, eps: float) -> InvariantNorm:
@@ -130,4 +128,4 @@ class InvariantKernels(ABC):
 
     @abstractmethod
     def layer(self, parts: InvariantLayerParts) -> InvariantLayer | None:
-        """None if there is no kernel for these shapes."""
+        """Make a layer; None without a kernel for these shapes."""

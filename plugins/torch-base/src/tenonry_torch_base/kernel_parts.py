@@ -1,4 +1,6 @@
-"""Parts of a model by which `StepKernels.make` chooses a kernel, beside those of whole formulas. Worker process."""
+"""Parts of a model by which `StepKernels.make` chooses a kernel, in addition to those of whole formulas. Worker
+process.
+"""
 
 from __future__ import annotations
 
@@ -112,13 +114,13 @@ class ChunkAttentionParts:
 
 @dataclass(frozen=True, slots=True)
 class StackParts:
-    """Chain of kernels made of `LayerParts`, in a `StackKernel`."""
+    """Chain of kernels made from `LayerParts`, in a `StackKernel`."""
 
     layers: Sequence[LayerKernel]
 
 
 @dataclass(frozen=True, slots=True)
 class PromptParts:
-    """Chain of kernels made of `LayerParts`, in a `PromptKernel`."""
+    """Chain of kernels made from `LayerParts`, in a `PromptKernel`."""
 
     layers: Sequence[LayerKernel]

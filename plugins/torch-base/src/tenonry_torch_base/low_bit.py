@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 BLOCK = 64  # outputs of a block
 QUAD = 4  # inputs whose bytes lie side by side
-GROUP_MULTIPLE = 16  # of inputs with one scale, where there are several groups
+GROUP_MULTIPLE = 16  # of inputs with one scale, if there are several groups
 LARGEST_INPUTS = 1 << 16  # sums of products of bytes are in 32 bits
 LARGEST_GROUP = 256  # the same of two bytes
 CHUNK = 1 << 22  # elements laid out together
@@ -69,7 +69,7 @@ class LowBitWeight:
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     def rows(self, begin: int, end: int) -> LowBitWeight:
-        """Outputs `begin` to `end`, which are multiples of 64, or the end, as views of the same memory."""
+        """Return outputs `begin` to `end`, multiples of 64 or the end, as views of the same memory."""
         first, last = begin // BLOCK, -(-end // BLOCK)
         return replace(
             self,
@@ -83,7 +83,7 @@ class LowBitWeight:
 
     @classmethod
     def side_by_side(cls, weights: Sequence[LowBitWeight]) -> LowBitWeight | None:
-        """Concatenated outputs of layers that read the same input, without biases; None if they are too different."""
+        """Concatenate outputs of layers with the same input, without biases; None if they are too different."""
         first = weights[0]
         if len(weights) == 1:
             return first

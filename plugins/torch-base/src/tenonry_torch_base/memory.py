@@ -37,7 +37,7 @@ def host_memory(cgroup: Path = CGROUP) -> int:
         limit, used = (
             (cgroup / name).read_text("ascii").strip() for name in ("memory.max", "memory.current")
         )
-    except OSError:  # no control groups, or version 1: the machine's figure is all there is
+    except OSError:  # no control groups, or version 1: use the machine's figure
         return free
     if limit == "max":
         return free
@@ -88,7 +88,7 @@ def keep_freed_memory() -> bool:
         return False
     try:
         libc = ctypes.CDLL("libc.so.6")
-    except OSError:  # another C library, which has no such switch
+    except OSError:  # another C library, without such a switch
         return False
     return bool(
         libc.mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD)
@@ -100,7 +100,7 @@ def keep_freed_memory() -> bool:
 def skipping_old_objects() -> Iterator[None]:
     """Context whose garbage collections skip the objects that exist at its start, such as those of loaded modules.
 
-    In a process with frozen objects these are frozen already, and others stay as they are.
+    In a process with frozen objects these are frozen already, and others remain unchanged.
     """
     if gc.get_freeze_count():
         yield
@@ -118,9 +118,9 @@ def is_frozen(thing: object) -> bool:
 
 
 def return_freed_memory(*, skip_frozen: bool = False) -> None:
-    """Return freed memory to the system, also that of `keep_freed_memory`; a garbage collection comes first.
+    """Return freed memory to the system, also that of `keep_freed_memory`, after a garbage collection.
 
-    `skip_frozen`: leave out frozen objects, half a million after the import of torch.
+    `skip_frozen`: exclude frozen objects, half a million after the import of torch.
     """
     if skip_frozen:
         gc.collect()

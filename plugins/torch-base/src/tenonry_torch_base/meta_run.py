@@ -67,7 +67,7 @@ def _without_values(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             dtype = next((value for value in said if isinstance(value, torch.dtype)), first.dtype)
             if target != META:
                 return torch.zeros(first.shape, dtype=dtype, device=target)
-        if func in _VIEWS:  # how an operation lays its result out differs between devices
+        if func in _VIEWS:  # the layout of an operation's result differs between devices
             return first.contiguous().view(*args[1:])
     args, kwargs = _pytree.tree_map_only(torch.Tensor, _to_meta, (args, kwargs))
     return func(*args, **kwargs)

@@ -58,7 +58,7 @@ def _scales(key: str, stored: Mapping[str, StoredTensor]) -> Iterator[str]:
 
 
 def names_by_pattern(names: Iterable[str]) -> str:
-    """Names with their layer numbers as `*`, the most frequent first, and how many there are of each."""
+    """Format names with their layer numbers as `*` and their counts, the most frequent first."""
     counts: dict[str, int] = {}
     for name in names:
         pattern = NUMBER.sub("*", name)

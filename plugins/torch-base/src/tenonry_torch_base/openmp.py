@@ -15,9 +15,8 @@ TEAM = ctypes.CFUNCTYPE(None, MEMBER, ctypes.c_void_p, ctypes.c_uint, ctypes.c_u
 def team() -> int | None:
     """Address of the function that runs a task on torch's threads; None if they are not available.
 
-    It is `GOMP_parallel`, which the OpenMP libraries of GNU, LLVM and Intel have. It is looked up in the library that
-    torch itself is linked with: other packages, scikit-learn among them, contain OpenMP libraries with threads of their
-    own.
+    It is `GOMP_parallel`, which the OpenMP libraries of GNU, LLVM and Intel have. It is found in the library linked
+    with torch: other packages, such as scikit-learn, contain OpenMP libraries with separate threads.
     """
     maps = Path("/proc/self/maps")
     if not maps.exists():

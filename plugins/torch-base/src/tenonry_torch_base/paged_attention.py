@@ -15,15 +15,15 @@ class PagedKeys(NamedTuple):
 
     `blocks` [N, 2 · kv_heads, block_size, size] in bfloat16, keys before values; row r has token t in place t %
     block_size of the block `table`[r, t // block_size], i32[R, width]. `lengths` i64[R]: the tokens of each row, its
-    new one included. All are contiguous. What lies behind a row's last token is not defined, and may be NaN; entries of
-    the table that are out of sight may be anything. `is_dependent`: rows may see new tokens of other rows.
+    new one included. All are contiguous. Slots after a row's last token are undefined, and may be NaN; table entries
+    outside its view may be anything. `is_dependent`: rows may attend to new tokens of other rows.
 
     For kernels whose `StepKernels.kept` contains "int8", `blocks` may be u8[N, 2 · kv_heads, block_size, width], with
     width size + size % 2 + 2: whole numbers of 8 bits with a sign, and in the last two bytes the scale of them in
-    bfloat16. Attention sees number · scale, rounded to bfloat16 or not. The scale of a vector that is written is max
-    |x| / 127, rounded to bfloat16 and at least the smallest normal one, and numbers are x / scale, rounded to the
-    nearest, ties to even, for x rounded to bfloat16 before. A vector with a non-finite number is stored so that none of
-    its numbers is finite.
+    bfloat16. Attention reads number · scale, rounded to bfloat16 or not. The scale of a written vector is max |x| /
+    127, rounded to bfloat16 and at least the smallest normal one, and numbers are x / scale, rounded to the nearest,
+    ties to even, for x rounded to bfloat16 before. A vector with a non-finite number is stored so that none of its
+    numbers is finite.
     """
 
     blocks: torch.Tensor
@@ -64,7 +64,7 @@ class ChunkKernel(Protocol):
 
 
 class PromptKernel(Protocol):
-    """Layers one after another of a step whose rows have any number of new tokens, as those of prompts."""
+    """Several layers of a step whose rows have any number of new tokens, like prompts."""
 
     def __call__(
         self,
@@ -81,7 +81,7 @@ class PromptKernel(Protocol):
         `last` i64[Q]: only these tokens, in ascending order and each the last of its row, continue in the last layer,
         after all keys and values were written: → [Q, hidden].
 
-        `chunks` has all tokens of the step, and all rows of `keys` some of them. `cos` and `sin` as of `LayerKernel`.
-        New keys and values are written; a token sees those of its row up to its own.
+        `chunks` covers all tokens of the step, with tokens of each row of `keys`. `cos` and `sin` as of `LayerKernel`.
+        New keys and values are written; a token attends to those of its row up to its own.
         """
         ...

@@ -1,4 +1,4 @@
-"""The points that workers on torch share, and how a class of one is found.
+"""Shared extension points of workers on torch, and resolution of their classes.
 
 Any process: this module imports no torch, the base classes do.
 """
@@ -55,7 +55,7 @@ ATTENTION_BACKENDS = Point(
         "triton": "tenonry-attention-triton",
     },
 )
-DEFAULT_BACKENDS = {"cpu": ("cpu", "sdpa"), "cuda": ("sdpa",)}  # the first one that is installed
+DEFAULT_BACKENDS = {"cpu": ("cpu", "sdpa"), "cuda": ("sdpa",)}  # the first installed one
 DEFAULT_KERNELS = "cpu"
 DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
 

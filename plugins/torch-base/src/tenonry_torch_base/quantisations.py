@@ -90,7 +90,7 @@ class QuantisedWeight:
 
     @classmethod
     def side_by_side(cls, weights: Sequence[Self]) -> Self | None:
-        """Concatenated outputs of layers that read the same input; None if they are too different."""
+        """Concatenate outputs of layers with the same input; None if they are too different."""
         first = weights[0]
         if len(weights) == 1:
             return first
@@ -110,7 +110,7 @@ class QuantisedWeight:
 def zero_points(scales: torch.Tensor, minimums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Scales and zero points of groups whose numbers are value · scale + minimum.
 
-    A group whose scale is negligible beside its minimum gets one that keeps the zero point finite. NaN stays NaN.
+    A scale negligible compared with its minimum is replaced by one with a finite zero point. NaN stays NaN.
     """
     least = minimums.abs() * torch.finfo(torch.float32).eps
     scales = torch.where(scales.abs() <= least, least, scales)
@@ -131,7 +131,7 @@ class QuantisedLinear(ABC):
         """`x` [N, in] → [N, out] of the same type, for any N, 0 included; a row depends on no other row."""
 
     def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """The result plus `other` [N, out], which is not changed."""
+        """Return the result plus `other` [N, out], which is not changed."""
         return self(x).add_(other)
 
     def packed(self, _packing: object = None) -> Self:
@@ -169,10 +169,10 @@ class Quantisation(ABC):
     @classmethod
     @abstractmethod
     def refusal(cls, device: torch.device, dtype: torch.dtype) -> str | None:
-        """Reason why its layers do not compute on this device in this type; None if they do."""
+        """Return the reason why its layers do not compute on this device in this type; None if they do."""
 
     def quantise(self, weight: torch.Tensor) -> QuantisedWeight:
-        """From floats [out, in], at load. Raises ConfigError where the format is one of checkpoints only."""
+        """Quantise floats [out, in] at load. Raises ConfigError for a format of checkpoints only."""
         raise ConfigError(
             f"quantization={self.name} reads checkpoints; it cannot quantise weights at load"
         )
@@ -195,11 +195,11 @@ class Quantisation(ABC):
         raise NotImplementedError
 
     def blocks(self, name: str, tensors: Mapping[str, torch.Tensor]) -> StoredBlocks | None:
-        """The matrix as a GGUF file has it, for kernels; None where it is stored otherwise."""
+        """Return the matrix in GGUF layout, for kernels; None for another storage."""
         return None
 
     @abstractmethod
     def linear(
         self, weight: QuantisedWeight, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> QuantisedLinear | None:
-        """The layer over a matrix, for inputs of this type; None to leave this one to dequantised floats."""
+        """Return the layer of a matrix, for inputs of this type; None to use dequantised floats."""

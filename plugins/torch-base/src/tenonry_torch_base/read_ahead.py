@@ -73,7 +73,7 @@ def pieces_of(checkpoint: Checkpoint) -> list[Piece]:
 
 
 def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans in order, those that touch as one."""
+    """Merge adjacent spans, in order."""
     joined: list[tuple[int, int]] = []
     for begin, end in spans:
         if joined and begin <= joined[-1][1]:

@@ -25,7 +25,7 @@ class Renaming:
         self.names: dict[str, Any] = model.state_dict()
 
     def target(self, key: str) -> tuple[str, Any]:
-        """The name in the model of the checkpoint's tensor `key`, and the converter that it goes through, or None."""
+        """Return the name in the model of the checkpoint's tensor `key`, and its converter, or None."""
         from transformers.core_model_loading import rename_source_key
 
         name, pattern = rename_source_key(

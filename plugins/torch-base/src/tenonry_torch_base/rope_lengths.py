@@ -16,7 +16,7 @@ LONGROPE = "longrope"
 
 
 def length_types(module: nn.Module) -> dict[str, str]:
-    """Layer type → rope type, of those that depend on the length; "" for a module without layer types."""
+    """Layer type → rope type, of types that depend on the length; "" for a module without layer types."""
     types: Any = getattr(module, "rope_type", None)
     by_layer = types if isinstance(types, dict) else {"": types}
     return {

@@ -23,8 +23,8 @@ class RoundEnds(NamedTuple):
 
 
 class RoundTokens(NamedTuple):
-    """`token_ids` i32[R, most], of which the first `counts` i64[R] of each row are valid; `failed` u8[R]: the next one
-    would have been chosen among logits that are not finite.
+    """`token_ids` i32[R, most], of which the first `counts` i64[R] of each row are valid; `failed` u8[R]: the logits of
+    the next one are not finite.
     """
 
     token_ids: torch.Tensor
@@ -42,8 +42,8 @@ class RoundKernel(Protocol):
         blocks: Sequence[torch.Tensor],
         ends: RoundEnds,
     ) -> RoundTokens:
-        """`token_ids` i32[R]: the last token of each row, which is computed first; `keys` counts it, and its table has
-        blocks for all tokens to come. The K/V of each layer are in its `blocks`.
+        """`token_ids` i32[R]: the last token of each row, computed first; `keys` includes it, and its table has blocks
+        for all new tokens. The K/V of each layer are in its `blocks`.
 
         A token is the first of the largest logits, rounded to bfloat16. The last token of a row is not computed.
         """

@@ -1,4 +1,4 @@
-"""Rounds: steps in which rows decode several tokens, run as one pass after another. Worker process."""
+"""Multi-token steps, run as one pass after another. Worker process."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class SeveralPasses(Protocol):
         ...
 
     def start(self, output: SchedulerOutput, rounds: Rounds, /) -> None:
-        """Apply the row changes of a step without new rows, none of whose passes ran."""
+        """Apply the row changes of a step without new rows, before its first pass."""
         ...
 
     def __call__(self, step_id: int, row: I32, most: int, ends: RowEnds, /) -> ModelRunnerOutput:
-        """Decode up to `most` tokens of each row; the state has its columns afterwards."""
+        """Decode up to `most` tokens of each row; afterwards the state includes them."""
         ...
 
 
@@ -64,7 +64,7 @@ class Rounds:
         self.min_output = np.zeros(size, np.int32)
 
     def enter(self, new: NewRow) -> None:
-        """A row starts, or comes back."""
+        """Add a new or returning row."""
         ids = new.stop_token_ids
         width = self._stop_ids.shape[1]
         if len(ids) > width:
@@ -134,12 +134,14 @@ def next_pass(step_id: int, row: NDArray[np.int32]) -> SchedulerOutput:
 
 
 def joined(passes: list[ModelRunnerOutput]) -> ModelRunnerOutput:
-    """The passes of a round as one answer. Rows keep their order; those that failed lose the round's tokens."""
+    """Merge the passes of a multi-token step into one result. Rows keep their order; failed rows lose the step's
+    tokens.
+    """
     if len(passes) == 1:
         return passes[0]
     failed = np.concatenate([each.failed_row for each in passes])
     row = passes[0].row
-    # The place of each token's row in the first pass, which has them all.
+    # The place of each token's row in the first pass, which contains all rows.
     of_token = np.concatenate([np.repeat(each.row, np.diff(each.offsets)) for each in passes])
     order_of_rows = np.argsort(row)
     place = order_of_rows[np.searchsorted(row, of_token, sorter=order_of_rows)]
@@ -168,7 +170,7 @@ def joined(passes: list[ModelRunnerOutput]) -> ModelRunnerOutput:
 def joined_logprobs(
     parts: Sequence[TokenLogprobs | None], failed: NDArray[np.int32]
 ) -> TokenLogprobs | None:
-    """Those of one pass after another; rows that failed have none."""
+    """Log-probabilities of one pass after another; failed rows have none."""
     given = [part for part in parts if part is not None]
     if not given:
         return None

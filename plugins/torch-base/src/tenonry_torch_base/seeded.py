@@ -17,8 +17,8 @@ CPU = torch.device("cpu")
 def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
     """Seed random numbers of the CPU and of `device` in this block; the caller's continue after it.
 
-    `torch.manual_seed` would seed the generators of all devices, those that nothing restores afterwards too; and
-    without a GPU it keeps a formatted stack for each call, which takes milliseconds.
+    `torch.manual_seed` would seed the generators of all devices, without restoring them; without a GPU it also stores a
+    formatted stack for each call, which takes milliseconds.
     """
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):

@@ -1,4 +1,4 @@
-"""Settings of workers on torch, under the names that users of vLLM know. Light: imported by the front end as well."""
+"""Settings of workers on torch, with vLLM's names. Light: imported by the front end as well."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ import torch
 if TYPE_CHECKING:
     from torch import nn
 
-# Attributes of modules that scale queries by positions which they count on from the length of the cache.
+# Attributes of modules that scale queries by positions counted from the length of the cache.
 COUNTING = ("attn_temperature_tuning",)
 
 
 class StepCache:
-    """The cache of one forward pass: it keeps nothing. `positions` i64[T] are those of the pass."""
+    """Stateless cache of one forward pass. `positions` i64[T]: positions of the pass."""
 
     is_compileable = False
 
@@ -35,7 +35,7 @@ class StepCache:
         return self.positions - torch.arange(count, device=self.positions.device)
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Masks are made as for a pass without a cache; block tables determine the visible keys."""
+        """Return 0: masks are made as without a cache; block tables determine the visible keys."""
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
@@ -50,6 +50,6 @@ class StepCache:
 
 
 def step_cache_for(model: nn.Module) -> StepCache | None:
-    """A cache for models that need one; None for all others."""
+    """Return a cache for models that need one; None for others."""
     needs_one = any(getattr(module, name, False) for module in model.modules() for name in COUNTING)
     return StepCache() if needs_one else None

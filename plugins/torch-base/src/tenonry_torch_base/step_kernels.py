@@ -45,7 +45,7 @@ class DeltaRuleParts:
     decay_bias: torch.Tensor  # [heads]
     norm_weight: torch.Tensor  # [value_size]
     norm_eps: float
-    unit_eps: float  # under the root, added to the sum of squares, when query and key are made unit vectors
+    unit_eps: float  # added to the sum of squares under the root when query and key are normalised
 
     @property
     def channels(self) -> int:
@@ -178,7 +178,7 @@ class BlockedWeight:
 
 
 class LinearKernel(Protocol):
-    """A linear layer of few rows, or of none."""
+    """A linear layer of few rows, possibly none."""
 
     def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """`x` [N, inputs] → [N, outputs], plus `other` of that shape if given; all contiguous bfloat16. Sums are in
@@ -234,7 +234,7 @@ class LayerKernel(Protocol):
 
 
 class StackKernel(Protocol):
-    """Layers one after another, each with K/V of its own, in one call."""
+    """Several layers in one call, each with its own K/V."""
 
     def __call__(
         self,
@@ -244,7 +244,7 @@ class StackKernel(Protocol):
         keys: PagedKeys,
         blocks: Sequence[torch.Tensor],
     ) -> torch.Tensor:
-        """As `LayerKernel`, with the K/V of each layer in its `blocks`, and all else as `keys` has it."""
+        """As `LayerKernel`, with the K/V of each layer in its `blocks`, and everything else as in `keys`."""
         ...
 
 
@@ -266,7 +266,7 @@ class RoundParts:
 
 
 class Refusal(NamedTuple):
-    """No kernel: the part stays with the worker's own operations."""
+    """Absence of a kernel: the part uses the worker's own operations."""
 
     reason: str
 
@@ -289,12 +289,12 @@ def _makers_of(base: type) -> dict[type, str]:
 class StepKernels(ABC):
     """Kernels for one worker process. Construction may load a library.
 
-    A method with the decorator `makes` makes kernels of one type of parts, or returns a `Refusal`: that part stays with
-    the worker's own operations, as do parts of a type that no method makes.
+    A method with the decorator `makes` makes kernels of one type of parts, or returns a `Refusal`: that part uses the
+    worker's own operations, like parts of a type without a method.
 
-    A kernel stores its own form of the weights, which never change while it is used, except for adapters.
-    Kernels are called from one thread, one after another, in `torch.inference_mode`; they return tensors of their own.
-    An input with NaN or infinities must not end the process, nor change the results of other rows.
+    A kernel stores its own form of the weights, which never change while it is used, except for adapters. Kernels are
+    called from one thread, one after another, in `torch.inference_mode`; they return new tensors. An input with NaN or
+    infinities must not end the process, nor change the results of other rows.
     """
 
     name: ClassVar[str]
@@ -302,13 +302,13 @@ class StepKernels(ABC):
     devices: ClassVar[frozenset[str]] = frozenset({"cpu"})  # types of device whose memory they read
     kept: ClassVar[frozenset[str]] = (
         frozenset()
-    )  # see `PagedKeys`: what these hold besides bfloat16
+    )  # see `PagedKeys`: supported storage besides bfloat16
     makers: ClassVar[dict[type, str]] = {}  # type of parts → name of the method
 
     @classmethod
     @abstractmethod
     def refusal(cls) -> str | None:
-        """Reason why there are no kernels in this process; None if there are. Called before construction."""
+        """Return the reason why there are no kernels in this process; None if there are. Called before construction."""
 
     @property
     def description(self) -> str:
@@ -324,7 +324,7 @@ class StepKernels(ABC):
         }
 
     def make(self, parts: Any) -> Any:
-        """The kernel of these parts, by the method that `makes` their type; or the reason why there is none."""
+        """Make the kernel of these parts, by the method that `makes` their type; or return the reason for none."""
         kind = type(parts)
         name = self.makers.get(kind)
         if name is None:

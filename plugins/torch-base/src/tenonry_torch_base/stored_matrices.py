@@ -41,7 +41,7 @@ class StoredMatrices:
         self.unread: dict[str, MatrixSlice] = {}
 
     def name_of(self, key: str) -> str:
-        """The matrix that the tensor `key` may be a part of; `key` itself for all else."""
+        """Name of the matrix that may contain the tensor `key`; `key` itself for others."""
         prefix, _, ending = key.rpartition(".")
         return f"{prefix}.{PLAIN}" if prefix and ending in self.quantisation.parts else key
 
@@ -83,7 +83,7 @@ class StoredMatrices:
 
 
 class MatrixSlice:
-    """One matrix as a slice of a file of floats is: read as a whole whenever it is indexed."""
+    """One matrix with the interface of a float slice: read as a whole whenever it is indexed."""
 
     __slots__ = ("_key", "_matrices", "_shape", "_slices")
 
@@ -115,7 +115,7 @@ class MatrixSlice:
         return self._matrices.quantisation.weight(self._name, self._tensors())
 
     def blocks(self) -> StoredBlocks | None:
-        """The same as its file has it; None if it is in no blocks."""
+        """The same in the file's blocks; None without blocks."""
         return self._matrices.quantisation.blocks(self._name, self._tensors())
 
     @property

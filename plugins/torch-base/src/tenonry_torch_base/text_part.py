@@ -54,7 +54,7 @@ class LeftOut(nn.Module):
 
 
 def text_part(model: PreTrainedModel) -> PreTrainedModel:
-    """`model`, without storage, as it is if all of it is for text; else one of a class that leaves its towers out.
+    """Return `model`, without storage, unchanged if all of it is for text; else one of a class without its towers.
 
     Raises ModelError when the model cannot run on text alone.
     """
@@ -70,7 +70,7 @@ def text_part(model: PreTrainedModel) -> PreTrainedModel:
 def text_stack(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
     """Name and module with the text model's embedding, layers and norm; ("", …) for `model` itself.
 
-    It is what `get_text_config()` describes: plans in it name children of this module.
+    It corresponds to `get_text_config()`: plans in it name children of this module.
     """
     from transformers import PreTrainedModel
 
@@ -84,7 +84,7 @@ def text_stack(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
 
 
 def set_attention(model: PreTrainedModel, name: str) -> None:
-    """Set the attention function `name` in the text part; removed towers have none to set."""
+    """Set the attention function `name` in the text part; removed towers have none."""
     config = model.config
     text = config.get_text_config()
     chosen = {key: name for key in config.sub_configs if getattr(config, key, None) is text}
@@ -126,7 +126,7 @@ def unused_by_text(model: PreTrainedModel) -> list[str]:
     model.eval()
     stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
     for stack in stacks:
-        del stack[LAYERS_TO_RUN:]  # those after them are alike, and every one costs time
+        del stack[LAYERS_TO_RUN:]  # later ones are alike, and every one costs time
     used = _Used(model)
     used.run()
     return list(used.unused_below(model, ""))
@@ -155,7 +155,7 @@ class _Used:
         try:
             with torch.no_grad(), MetaRun(), torch.device("meta"), _Lending(self._lent):
                 self.model(input_ids=ids, use_cache=True)
-        except Exception as error:  # any class: it is the model's code
+        except Exception as error:  # any class, since it is the model's code
             if not self._has_reached_the_decoder():
                 reason = " ".join(str(error).split())[:200]
                 raise ModelError(
@@ -195,7 +195,7 @@ class _Used:
 
 
 class _Lending(TorchFunctionMode):
-    """Records which parameters torch's functions are given, whether or not their module is called."""
+    """Records parameters passed to torch's functions, even without a call of their module."""
 
     def __init__(self, lent: set[int]) -> None:
         super().__init__()

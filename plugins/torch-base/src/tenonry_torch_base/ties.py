@@ -71,7 +71,7 @@ def _rebuilt(config: PretrainedConfig, make: Callable[[], Made], *, is_tied: boo
 
 
 def _head_name(whole: PreTrainedModel) -> str | None:
-    """The name of the head's weight; None for a model without a head."""
+    """Name of the head's weight; None for a model without a head."""
     head = whole.get_output_embeddings()
     names = (name for name, module in whole.named_modules() if module is head)
     name = next(names, None)

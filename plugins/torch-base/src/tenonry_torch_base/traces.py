@@ -68,10 +68,10 @@ class RankProfile:
 
 
 def flush_tuning() -> bool:
-    """Write TunableOp's results if it tunes while the model runs; returns whether it does.
+    """Write TunableOp's results if it tunes while the model runs; returns True if it does.
 
-    Without tuning, or where untuned operations are only recorded for later, there is nothing to write. Releases of
-    torch without `torch.cuda.tunable.write_file`, such as 2.13, write each result when it is found.
+    Without tuning, or if untuned operations are only recorded for later, there is nothing to write. Releases of torch
+    without `torch.cuda.tunable.write_file`, such as 2.13, write each result when it is found.
     """
     if not torch.cuda.is_initialized():
         return False

@@ -68,7 +68,7 @@ class Verification:
 
 
 class Verifier:
-    """`ends(rows, token_ids, num_output)`: which of these tokens end their rows."""
+    """`ends(rows, token_ids, num_output)`: mask of tokens that end their rows."""
 
     def __init__(self, sampler: Sampler, state: BatchState, ends: Ends) -> None:
         self._sampler = sampler
@@ -160,7 +160,7 @@ class Verifier:
     # ------------------------------------------------------------------ on every rank
 
     def settle(self, step: Verification) -> None:
-        """Advance the columns to the end of the accepted tokens: values computed behind them are void."""
+        """Advance the columns to the end of the accepted tokens; later values are void."""
         state = self._state
         count = step.count
         rows = step.row
@@ -190,7 +190,7 @@ class Verifier:
 
 
 def _logprobs(step: Verification) -> TokenLogprobs | None:
-    """Those of all positions, the tokens of a row in order."""
+    """Log-probabilities of all positions, the tokens of a row in order."""
     parts = []
     for position in step.positions:
         sampled = position.sampled

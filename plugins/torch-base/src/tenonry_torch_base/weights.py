@@ -32,7 +32,7 @@ logger = logging.getLogger("tenonry.worker")
 
 
 def read_model_config(path: str, architecture: str) -> PretrainedConfig:
-    """The folder's configuration as a class of transformers; code in the folder is never run. Raises ModelError."""
+    """Return the folder's configuration as a class of transformers, without running code in the folder. Raises ModelError."""
     from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
     raw = read_config(Path(path) / "config.json")
@@ -41,7 +41,7 @@ def read_model_config(path: str, architecture: str) -> PretrainedConfig:
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         text = config.get_text_config()
-    except Exception as error:  # its checks of values raise classes of their own
+    except Exception as error:  # its checks of values raise their own classes
         raise _bad_config(path, error) from error
     if not isinstance(text, PretrainedConfig):  # a mapping that no class reads
         raise ModelError(
@@ -119,7 +119,7 @@ def skeleton(
         if builder is None:
             raise ModelError(f"{architecture} is no causal language model of transformers")
         with torch.device("meta"):
-            # A copy, since what finds the towers changes it.
+            # A copy, since the search for towers changes it.
             model = builder.from_config(copy.deepcopy(config), trust_remote_code=False)
         return model if towers else text_part(model)
     except ModelError:

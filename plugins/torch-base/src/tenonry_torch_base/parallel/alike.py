@@ -41,7 +41,7 @@ def served(context: WorkerContext) -> dict[str, str]:
 def check_alike(
     store: Any, engine: int, num_engines: int, ours: dict[str, str], timeout_s: float
 ) -> None:
-    """Raises ConfigError, in every engine, that names two which differ, and in what."""
+    """Raise ConfigError, in every engine, that names two different ones and the difference."""
     timeout = timedelta(seconds=timeout_s)
     store.set(f"serves/{engine}", json.dumps(ours))
     store.wait([f"serves/{index}" for index in range(num_engines)], timeout)

@@ -72,7 +72,7 @@ class SpreadExperts:
     def __call__(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
-        """This engine's tokens [T, H], the experts of each among all and their weights [T, k] → [T, H]."""
+        """Compute this engine's tokens [T, H], the experts of each among all and their weights [T, k] → [T, H]."""
         peers = self.groups.peers
         if self.begins_pass:
             self.counts.of_rank = peers.counts(len(hidden_states))
@@ -110,10 +110,11 @@ def has_grouped_mm(x: torch.Tensor) -> bool:
 def grouped(
     module: Any, hidden: torch.Tensor, local: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """As the module's own code, of pairs `local` i64[T, k] in the range of its experts; the others add nothing.
+    """Compute like the module's own code, for pairs `local` i64[T, k] in the range of its experts; the others add
+    nothing.
 
-    No size depends on a value, so the host reads none. How many pairs are of other ranks is not known then; so that
-    their place in memory does not grow with the ranks, `PAIRS` at most are computed together.
+    No size depends on a value, so the host reads none. The number of pairs of other ranks is then unknown; to bound
+    their memory, at most `PAIRS` are computed together.
     """
     tile = max(1, PAIRS // local.shape[1])
     if len(local) <= tile:
@@ -125,7 +126,7 @@ def grouped(
 def _grouped(
     module: Any, hidden: torch.Tensor, local: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """Pairs sorted by expert, those of other ranks last; grouped products stop before these."""
+    """Sort pairs by expert, those of other ranks last; grouped products stop before these."""
     count = len(module.down_proj)
     pairs = local.reshape(-1)
     keys = torch.where((pairs >= 0) & (pairs < count), pairs, count)
@@ -196,7 +197,7 @@ def expert_modules(model: nn.Module) -> dict[str, Any]:
 
 
 def expert_of(key: str, shard: Shard | None) -> int | None:
-    """The expert whose own tensor `key` of the checkpoint is; None where experts are not shared out, or are stacked."""
+    """Return the expert of the checkpoint's tensor `key`; None without expert parallelism, or for stacked experts."""
     found = OF_ONE_EXPERT.search(key) if is_spread(shard) else None
     return None if found is None else int(found[1])
 

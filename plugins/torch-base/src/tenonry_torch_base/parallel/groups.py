@@ -1,7 +1,7 @@
 """The rendezvous of the ranks and their collectives: torch.distributed, gloo on the CPU, NCCL on CUDA. Worker process.
 
 Every rank has two groups: the ranks that share its layers (the tensor group, which sums and gathers), and those of the
-next and of the previous pipeline stage (the link, which sends hidden states on).
+adjacent pipeline stages (the link, which transfers hidden states).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TensorGroup:
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Wait for no other rank inside: each takes its own values for those of all. Only errors count there."""
+        """Replace collectives by local values inside, without waiting for other ranks. Only errors count there."""
         self.is_muted = True
         try:
             yield
@@ -56,7 +56,7 @@ class TensorGroup:
             self.is_muted = False
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks, in place where `x` is contiguous; every rank gets the same bits."""
+        """Sum over all ranks, in place if `x` is contiguous; every rank receives the same bits."""
         if self.size > 1 and x.numel() and not self.is_muted:
             x = x.contiguous()
             dist.all_reduce(x, group=self._group)
@@ -67,7 +67,7 @@ class TensorGroup:
         if self.size == 1:
             return x
         *before, width = x.shape
-        if not x.numel():  # a step in which no row samples
+        if not x.numel():  # a step without sampling rows
             return x.new_empty(*before, self.size * width)
         side_by_side = self.stack(x).movedim(0, -2)  # [..., size, n]
         return side_by_side.reshape(*before, -1)
@@ -101,7 +101,7 @@ class TensorGroup:
         return self.first_false(is_true) is None
 
     def first_false(self, is_true: bool) -> int | None:
-        """The lowest rank on which it is false; None if there is none."""
+        """Lowest rank on which it is false; None if there is none."""
         lowest = self.size if is_true else self.rank
         if self.size > 1 and not self.is_muted:
             is_cuda = dist.get_backend(self._group) == "nccl"
@@ -164,7 +164,7 @@ class Link:
         self._under_way.append((work, hidden))
 
     def receive(self, into: torch.Tensor) -> torch.Tensor:
-        """From the stage before, into a tensor of the right shape."""
+        """Receive from the previous stage, into a tensor of the right shape."""
         work = dist.irecv(into, group=self._group, group_src=self.stage - 1)
         if work is not None:
             work.wait()
@@ -195,7 +195,7 @@ class Parallel:
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """As `TensorGroup.muted`, for all groups."""
+        """`TensorGroup.muted` for all groups."""
         groups = [self.tensor]
         if self.experts is not None:
             groups += [self.experts.everyone, self.experts.peers]
@@ -206,7 +206,7 @@ class Parallel:
 
     @property
     def layer_mates(self) -> TensorGroup:
-        """The ranks that compute layers together with this one, which therefore decide alike."""
+        """Ranks that compute layers together with this one, and therefore decide alike."""
         return self.tensor if self.experts is None else self.experts.everyone
 
 
@@ -216,7 +216,9 @@ def alone() -> Parallel:
 
 
 def open_store(host: str, world_size: int, timeout_s: float, port: int = 0) -> tuple[Any, str]:
-    """Listen on `port` of `host`, 0 for a free one; the store, which must be kept, and its URL. Raises ConfigError."""
+    """Listen on `port` of `host`, 0 for a free one; returns the store, which must be kept, and its URL. Raises
+    ConfigError.
+    """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family)
@@ -240,7 +242,7 @@ def open_store(host: str, world_size: int, timeout_s: float, port: int = 0) -> t
 
 
 def find_store(rendezvous: str, world_size: int, timeout_s: float) -> Any:
-    """The store behind a rendezvous URL. Raises ConfigError naming it."""
+    """Connect to the store of a rendezvous URL. Raises ConfigError naming it."""
     url = urlsplit(rendezvous)
     timeout = timedelta(seconds=timeout_s)
     if url.scheme == "file" and url.path:
@@ -253,11 +255,11 @@ def find_store(rendezvous: str, world_size: int, timeout_s: float) -> Any:
 
 
 def interface_towards(host: str) -> str | None:
-    """The network interface by which this node reaches `host`, its own address included; None if none is found."""
+    """Network interface by which this node reaches `host`, possibly its own address; None if none is found."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends nothing, only looks up a route
+            probe.connect(address)  # only a route lookup
             own = probe.getsockname()[0]
     except OSError:
         return None
@@ -305,7 +307,7 @@ class Rendezvous:
         return all(word == b"1" for word in said)
 
     def wait_for_all(self, where: str) -> None:
-        """Return when every rank got here. Loading may take one rank longer than a step is allowed to take."""
+        """Wait for every rank. Loading may take a rank longer than the time limit of a step."""
         self.store.set(f"{where}/{self.rank}", b"1")
         keys = [f"{where}/{rank}" for rank in range(self.world_size)]
         self.store.wait(keys, timedelta(seconds=self._timeout_s))
@@ -342,7 +344,7 @@ class Rendezvous:
         # Every rank makes all groups, in this order.
         of_stage = _new_groups(stages, timeout) if tp_size > 1 else {}
         of_pipeline = _new_groups(pipelines, timeout) if pp_size > 1 else {}
-        stage, place = divmod(context.rank, tp_size)  # those of this engine
+        stage, place = divmod(context.rank, tp_size)  # of this engine
         tensor = TensorGroup(place, tp_size, of_stage.get(self.rank // tp_size))
         link = Link(stage, pp_size, of_pipeline.get(place))
         if not config.enable_expert_parallel:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def resized(old: torch.Tensor, shape: list[int]) -> nn.Parameter:
-    """An empty parameter of another shape, like `old` in everything else."""
+    """Return an empty parameter of another shape, otherwise equal to `old`."""
     empty = torch.empty(shape, dtype=old.dtype, device=old.device)
     return nn.Parameter(empty, requires_grad=False)
 
@@ -21,7 +21,7 @@ def resized(old: torch.Tensor, shape: list[int]) -> nn.Parameter:
 class RowLinear(nn.Linear):
     """Holds some input features of a linear layer: partial sums are added over the ranks, then the bias, once.
 
-    With `splits_input` every rank is given the whole input and takes its own features of it.
+    With `splits_input` every rank receives the whole input and selects its own features.
     """
 
     def __init__(self, whole: nn.Linear, group: TensorGroup, *, splits_input: bool) -> None:

@@ -15,7 +15,7 @@ from tenonry_torch_base.text_part import text_stack
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# How the stack is shared out is known for layers that read and give these, and nothing else.
+# Stacks can be divided only if layers exchange exactly these.
 LAYER_INPUTS = {"hidden_states", "attention_mask"}
 LAYER_OUTPUTS = ["hidden_states"]
 
@@ -34,7 +34,7 @@ def tensor_plan(model: PreTrainedModel, size: int) -> tuple[dict[str, str], dict
 
 
 def pipeline_plan(model: PreTrainedModel, size: int) -> tuple[list[str], str, list[str]]:
-    """Children of the text stack: those before the layers, the layers, those after them.
+    """Children of the text stack: before the layers, the layers, after them.
 
     Raises ModelError for a family without a plan, or whose layers exchange more than hidden states.
     """

@@ -67,7 +67,7 @@ class Shard:
 
 
 class FileSlice:
-    """One tensor of a safetensors file, read when it is indexed with `...`, and then only `shard`'s piece of it."""
+    """One tensor of a safetensors file, read when it is indexed with `...`, then only `shard`'s piece."""
 
     __slots__ = ("parts", "shard", "source")
 

@@ -62,7 +62,7 @@ def read_index(folder: str, rank: int) -> ShardIndex:
 
 
 def stored_pieces(folder: str, parallel: Parallel, open_files: ExitStack) -> dict[str, FileSlice]:
-    """Checkpoint name → this rank's piece. Raises ModelError for another layout than the one that was saved."""
+    """Checkpoint name → this rank's piece. Raises ModelError for another layout than the saved one."""
     from safetensors import safe_open
 
     index = read_index(folder, rank_of(parallel))

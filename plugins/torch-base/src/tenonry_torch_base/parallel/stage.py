@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from tenonry_torch_base.step_cache import StepCache
 
 STAGE_ATTRIBUTE = "tenonry_stage"
-# What models pass to every layer, and every stage can make itself.
+# Arguments of every layer that every stage can make itself.
 EVERY_STAGE_HAS = frozenset(
     {"position_embeddings", "position_ids", "attention_mask", "cache_position"}
 )
 
 
 def stage_layers(count: int, stage: int, num_stages: int) -> range:
-    """The layers of one stage: neighbours, as even as possible; the first stages take the remainder, since the last one
-    also has the head.
+    """Layers of one stage: adjacent, as even as possible; the first stages have the remainder, since the last one also
+    has the head.
     """
     each, more = divmod(count, num_stages)
     begin = stage * each + min(stage, more)
@@ -57,7 +57,7 @@ class Skipped(nn.Module):
         return hidden_states
 
     def _check(self, others: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Raises ModelError when layers are given something that only the first stage could make."""
+        """Raise ModelError when layers receive something that only the first stage can make."""
         odd = [
             name
             for name, value in named.items()
@@ -105,8 +105,8 @@ class Stage:
         keep: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """`inputs`: token ids i64[T], or their embeddings [T, H], in the first stage, hidden states [T, H] in the
-        others; `positions` i64[T] or i64[3, T], or None for those that the model takes for one sequence alone. Returns
-        logits [kept, vocabulary] in the last stage (`keep` None: of every token), hidden states [T, H] in the others.
+        others; `positions` i64[T] or i64[3, T], or None for the model's default of a single sequence. Returns logits
+        [kept, vocabulary] in the last stage (`keep` None: of every token), hidden states [T, H] in the others.
         """
         fed: dict[str, Any] = {}
         if positions is not None:
@@ -142,7 +142,7 @@ def keeps_logits(model_class: type[nn.Module]) -> bool:
 
 
 def stage_of(model: nn.Module) -> Stage:
-    """The stage that `keep_stage` made of a model; the whole model if it was never called."""
+    """Return the stage made by `keep_stage`; the whole model if it was never called."""
     found: Stage | None = getattr(model, STAGE_ATTRIBUTE, None)
     if found is None:
         found = Stage()

@@ -128,7 +128,7 @@ class Cutter:
                 self._cut_parameter(name, style)
 
     def check_sums(self) -> None:
-        """All that a summed module holds must be cut, or it would be added once per rank."""
+        """Check that all contents of a summed module are cut, since they would be added once per rank otherwise."""
         for name in self._summed:
             for key, _ in self.model.get_submodule(name).named_parameters(prefix=name):
                 if key not in self.shards:
@@ -147,7 +147,7 @@ class Cutter:
             self._cut_embedding(name, module)
         elif type(module) is nn.Linear:
             self._cut_linear(name, module, style)
-        elif not isinstance(module, nn.Identity):  # what another stage holds
+        elif not isinstance(module, nn.Identity):  # held by another stage
             raise ModelError(
                 f"{name} is a {type(module).__name__}, which worker 'torch' cannot cut ('{style}'); use "
                 "tensor_parallel_size=1"
@@ -204,7 +204,7 @@ class Cutter:
         module.forward = VocabularyLookup(module, self.group)  # type: ignore[method-assign]
 
     def _cut_tied(self, head: str) -> None:
-        """An embedding that shares the head's weight shares its piece: each rank looks up its own tokens."""
+        """Cut an embedding that shares the head's weight: each rank looks up its own tokens."""
         name = self._tied.get(head, "").rpartition(".")[0]
         embedding = self.model.get_submodule(name) if name in self._names else None
         if isinstance(embedding, nn.Embedding) and not isinstance(

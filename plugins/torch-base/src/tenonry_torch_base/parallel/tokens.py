@@ -20,7 +20,7 @@ class RowSampler(Protocol):
 
 
 class SharedSampler:
-    """Samples on the group's first rank, for every rank: they can never use different tokens."""
+    """Samples on the group's first rank for every rank, so that their tokens cannot differ."""
 
     def __init__(self, sampler: RowSampler, group: TensorGroup, device: torch.device) -> None:
         self._sampler = sampler

@@ -73,7 +73,7 @@ class BadWords(LogitsProcessor):
         if not len(which):
             return
 
-        # The newest tokens of each sequence's row, [M, longest], and those of them that the sequence is compared with.
+        # The newest tokens of each sequence's row, [M, longest], and the compared ones.
         longest = self._prefix.shape[1]
         length = step.length[lines[which]]
         end = length[:, None].astype(np.int64)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 CANDIDATES = 256  # tokens sorted at first; rows whose nucleus is larger are sorted whole
 CHUNK = 512  # width of the second level of the cumulative sum
-NARROW = 64  # width of the chunks in which the largest are looked for
+NARROW = 64  # width of the chunks in the search for the largest
 FLOAT16_LIKE = {torch.bfloat16: 0x7F80, torch.float16: 0x7C00}  # bit pattern of +infinity
 
 
 def greedy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first maximum of each row of [N, V], and whether the row holds NaN: i64[N], bool[N]."""
+    """Return the first maximum of each row of [N, V], and True for rows with NaN: i64[N], bool[N]."""
     if logits.device.type == "cpu" and logits.is_contiguous():
         if logits.dtype in FLOAT16_LIKE:
             return _greedy_by_bits(logits)
@@ -41,7 +41,7 @@ def greedy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _greedy_numpy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numpy's argmax is vectorised where torch's is not, and it returns the place of a NaN if there is one."""
+    """Find maxima by numpy: its argmax is vectorised, unlike torch's, and returns the place of a NaN."""
     values = logits.numpy()
     ids = values.argmax(-1)
     top = values[np.arange(len(ids)), ids]
@@ -112,7 +112,7 @@ def truncated_weights(
 
 
 def keep(weights: torch.Tensor, limit: torch.Tensor) -> None:
-    """Zero weights below a row's limit. The mask is made of floats: mixing types costs the CPU eight times as much."""
+    """Zero weights below a row's limit. The mask consists of floats: mixed types cost the CPU eight times as much."""
     stays = torch.empty_like(weights)
     torch.ge(weights, limit[:, None], out=stays)
     weights.mul_(stays)
@@ -138,9 +138,7 @@ def largest(values: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _thresholds(weights: torch.Tensor, cut: Truncation, put: Put) -> torch.Tensor:
-    """The smallest weight that stays, f32[N], on the CPU: of the largest `CANDIDATES` if these suffice, else of sorted
-    rows.
-    """
+    """Smallest kept weight, f32[N], on the CPU: of the largest `CANDIDATES` if these suffice, else of sorted rows."""
     vocab_size = weights.shape[1]
     is_nucleus = cut.top_p < 1
     width = max(CANDIDATES if is_nucleus.any() else 1, int(cut.top_k.max()))
@@ -173,7 +171,7 @@ def sorted_thresholds(
 def thresholds_among(
     falling: torch.Tensor, weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Thresholds [N] from the largest weights `falling` [N, n], and for which rows these suffice, bool[N]."""
+    """Thresholds [N] from the largest weights `falling` [N, n], and the rows for which they suffice, bool[N]."""
     width = falling.shape[1]
     vocab_size = weights.shape[1]
     has_top_k = top_k > 0
@@ -200,7 +198,7 @@ def thresholds_among(
     stays = in_k & in_p
     limit = torch.where(stays, falling, float("inf")).amin(-1)
 
-    # The candidates suffice where they hold the top k, where the last one falls out, or where they are all there is.
+    # The candidates suffice if they hold the top k, if the last one is excluded, or if there are no others.
     holds_top_k = has_top_k & (top_k <= width)
     is_cut = ~stays[:, -1]
     has_all = (falling[:, -1] <= 0) | (width == vocab_size)
@@ -250,8 +248,8 @@ def draw(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
 
 
 def _first_beyond(sums: torch.Tensor, parts: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
-    """The first place [N, 1] where the running `sums` exceed `goal`; never one behind the last part that is not zero,
-    where rounding at the very end of a sum would point.
+    """First place [N, 1] where the running `sums` exceed `goal`; at most the last nonzero part, despite rounding at the
+    end of a sum.
     """
     places = torch.arange(parts.shape[1], device=parts.device)
     last = torch.where(parts > 0, places, 0).amax(-1, keepdim=True)

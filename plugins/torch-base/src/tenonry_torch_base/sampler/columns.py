@@ -43,7 +43,7 @@ class SamplingColumns:
         self.sole = np.full(max_num_seqs, NONE, np.int32)
 
     def enter(self, new: NewRow, processors: list[int]) -> None:
-        """Write the columns of a row that starts or comes back; `processors`: the places of those that it needs."""
+        """Write the columns of a new or returning row; `processors`: places of its processors."""
         is_processed = bool(processors)
         row = new.row
         sampling = new.sampling

@@ -24,7 +24,7 @@ class Logprobs:
         self.rank = rank
 
     def start_copy(self) -> None:
-        """Begin moving the tensors to the host; `numpy` may be called once the device has come so far."""
+        """Start copying the tensors to the host; `numpy` is available once the device has reached this point."""
         self.token_ids, self.logprobs, self.rank = (
             tensor.to("cpu", non_blocking=True)
             for tensor in (self.token_ids, self.logprobs, self.rank)
@@ -56,7 +56,7 @@ def logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -> Logpr
 
 
 def prompt_logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -> Logprobs:
-    """As `logprobs_of`, in pieces: a prompt has many positions."""
+    """As `logprobs_of`, in pieces for the many positions of a prompt."""
     length = logits.shape[0]
     piece = max(1, PIECE_ELEMENTS // logits.shape[1])
     parts = []
@@ -67,7 +67,7 @@ def prompt_logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -
 
 
 def concatenated(parts: list[Logprobs]) -> Logprobs:
-    """Positions one after another; those with fewer tokens are filled up with their chosen one."""
+    """Concatenate positions; those with fewer tokens are padded with their chosen one."""
     width = max(part.token_ids.shape[1] for part in parts)
     token_ids = [_widened(part.token_ids, width) for part in parts]
     logprobs = [_widened(part.logprobs, width) for part in parts]

@@ -1,4 +1,4 @@
-"""Memory that sampling takes on a device, for the size of its KV cache. Worker process."""
+"""Device memory of sampling, subtracted from that of the KV cache. Worker process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BYTES_PER_TOKEN = 4
 
 
 def sampling_bytes(max_num_seqs: int, vocab_size: int, max_model_len: int) -> int:
-    """Bytes for the tokens of all rows and for a sampling of all of them, whatever their parameters."""
+    """Bytes for the tokens of all rows and for sampling all of them, with any parameters."""
     logits = max_num_seqs * vocab_size
     tile = min(logits, max(vocab_size, DEVICE_TILE_ELEMENTS))
     history = max_num_seqs * (max_model_len + 1) * BYTES_PER_TOKEN

@@ -28,7 +28,7 @@ class RowTables:
         self.num_lines = 0
 
     def take(self, row: int) -> int:
-        """The line of `row`, a free one if it has none yet; equals `num_lines` − 1 when the tables must grow."""
+        """Return the line of `row`, a free one if it has none yet; equals `num_lines` − 1 when the tables must grow."""
         if self.line[row] < 0:
             if not self._free:
                 self._free.append(self.num_lines)
@@ -80,7 +80,7 @@ class Penalties(LogitsProcessor):
         output = np.array(new.token_ids[first_output:], np.int64)
         ids = self.context.put(output)
         counts = self._counts[line].zero_()
-        # Not bincount, which waits for the device to know the largest id.
+        # Not bincount, which synchronises with the device for the largest id.
         counts.index_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))
         return True
 

@@ -72,7 +72,7 @@ class SampleStep:
         )
 
     def place_of(self, rows: NDArray[np.int64], max_num_seqs: int) -> NDArray[np.int64]:
-        """The place of each of `rows` in this step, −1 for those that do not sample."""
+        """Place of each of `rows` in this step, −1 for rows that do not sample."""
         place = np.full(max_num_seqs, -1, np.int64)
         place[self.row] = np.arange(len(self.row))
         return place[rows]
@@ -90,7 +90,7 @@ class LogitsProcessor(ABC):
 
     @abstractmethod
     def enter(self, new: NewRow) -> bool:
-        """A row starts, or comes back with its outputs; whether it needs this processor."""
+        """Add a new row, or a returning one with its outputs; returns True if it needs this processor."""
 
     def compile(
         self, asked: Mapping[int, StructuredOutput | None], patience: float

@@ -1,6 +1,6 @@
-"""Random numbers that depend on nothing but (seed, output position, draw). Pure numpy; worker process.
+"""Random numbers that depend only on (seed, output position, draw). Pure numpy; worker process.
 
-Counter-based: no state is kept, so a request samples the same tokens however it is batched, chunked or preempted. The
+Counter-based: stateless, so a request samples the same tokens in any batch and chunks, and after preemption. The
 mixer is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, with Stafford's constants), applied to the
 counter and then, keyed by the seed, once more.
 """
@@ -21,7 +21,7 @@ _M2 = np.uint64(0x94D049BB133111EB)
 
 
 def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijection of 64-bit words in which every input bit flips about half of the output bits."""
+    """Bijection of 64-bit words in which every input bit flips about half of the output bits."""
     value = value ^ (value >> np.uint64(30))
     value = value * _M1
     value = value ^ (value >> np.uint64(27))

@@ -37,20 +37,20 @@ class Draws(Enum):
 
 
 def draws_of(columns: SamplingColumns, rows: NDArray[np.int32]) -> Draws | None:
-    """The kind of a step; None where the sampler itself has to see it."""
+    """Kind of draws of a step; None if it needs the sampler itself."""
     if columns.is_processed[rows].any() or (columns.logprobs[rows] >= 0).any():
         return None
     return Draws.GREEDY if columns.is_greedy[rows].all() else Draws.RANDOM
 
 
 class DrawRows:
-    """Parameters of at most `size` rows, f64[6, size], in memory that later steps rewrite."""
+    """Parameters of at most `size` rows, f64[6, size], in memory rewritten by later steps."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.values = torch.tensor(PADDING, dtype=torch.float64).to(device)[:, None].repeat(1, size)
 
     def fill(self, columns: SamplingColumns, step: SampleStep, buffers: StepBuffers) -> None:
-        """Set the parameters of a step; its random numbers are made on the host, and travel with them."""
+        """Set the parameters of a step; its random numbers are made on the host and copied with them."""
         rows = step.row
         packed = np.empty(self.values.shape)
         packed[:] = np.array(PADDING)[:, None]

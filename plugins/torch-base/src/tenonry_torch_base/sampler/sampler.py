@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TILE_ELEMENTS = 1 << 19  # logits per tile on the CPU: 2 MiB in float32
 DEVICE_TILE_ELEMENTS = 1 << 24  # elsewhere: bounds the memory of sorted rows
 IDLE_PATIENCE_S = 0.002  # without it, an engine that only waits for a grammar would spin
-# In the order in which they change the logits.
+# In the order of their application to logits.
 BUILT_IN: tuple[type[LogitsProcessor], ...] = (
     AllowedTokens,
     BadWords,
@@ -60,7 +60,7 @@ class Sampled:
 
 
 class Sampler:
-    """Order of calls: `enter` and `leave` as rows come and go, `sample` once per step that samples.
+    """Order of calls: `enter` and `leave` for rows, `sample` once per sampling step.
 
     `prepare`, with the same rows, may come before the model runs; otherwise `sample` calls it.
     """
@@ -86,7 +86,7 @@ class Sampler:
         self._is_host = context.device.type == "cpu"
 
     def enter(self, new: NewRow) -> None:
-        """A row starts or comes back; the state of the row's previous request is dropped."""
+        """Add a new or returning row; the state of the row's previous request is dropped."""
         self.leave(new.row)
         needed = []
         for place, processor in enumerate(self.processors):
@@ -227,7 +227,7 @@ class Sampler:
         return sampled
 
     def _processed(self, raw: torch.Tensor, step: SampleStep, *, is_shared: bool) -> torch.Tensor:
-        """The logits after all processors, in a tensor of their own if others still need the raw ones."""
+        """Apply all processors to the logits, in a separate tensor if others still need the raw ones."""
         if not self.columns.is_processed[step.row].any():
             return raw
         values = raw.clone() if is_shared else raw
@@ -272,7 +272,7 @@ class Sampler:
         return failure.to(torch.int32)
 
     def _no_token_left(self, step: SampleStep) -> torch.Tensor | int:
-        """The failure code of rows in which every token is forbidden."""
+        """Failure code of rows in which every token is forbidden."""
         constrained = self.columns.has_grammar[step.row]
         if not constrained.any():
             return RowFailure.SAMPLING

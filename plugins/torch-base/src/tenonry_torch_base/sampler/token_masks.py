@@ -40,8 +40,8 @@ def best_on_host(logits: torch.Tensor, masks: I32) -> tuple[torch.Tensor, torch.
     """Index of the first largest allowed logit of each row, i64[N], and that logit, f32[N]; `logits` [N, V] stay
     unchanged.
 
-    V is a multiple of `WORD_BITS`. The logit is −∞ if a row allows none that is larger, and NaN if the row holds one. A
-    row whose first largest logit is allowed needs no search of its own.
+    V is a multiple of `WORD_BITS`. The logit is −∞ if a row allows no larger one, and NaN if the row holds one. A row
+    whose first largest logit is allowed needs no further search.
     """
     ids, is_nan = greedy(logits)
     best = logits.gather(1, ids[:, None])[:, 0].float()
@@ -61,7 +61,7 @@ def best_on_host(logits: torch.Tensor, masks: I32) -> tuple[torch.Tensor, torch.
 def _best_of_few(
     logits: torch.Tensor, masks: I32, lines: NDArray[np.intp]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """As `best_on_host`, of some rows, without their NaN. Only logits of words with a bit are looked at."""
+    """As `best_on_host`, for some rows, without their NaN. Only logits of words with a bit are read."""
     best = np.full(len(lines), FORBIDDEN, np.float32)
     ids = np.zeros(len(lines), np.int64)
     num_words = masks.shape[1]
@@ -92,7 +92,7 @@ def _best_of_few(
 
 
 def _limits(masks: I32) -> NDArray[np.float32]:
-    """The largest logit that each token may have, eight tokens per line: looked up, which is faster than filling."""
+    """Maximum permitted logit of each token, eight tokens per lookup, which is faster than filling."""
     return LIMITS.take(masks.reshape(-1).view(np.uint8), axis=0)
 
 

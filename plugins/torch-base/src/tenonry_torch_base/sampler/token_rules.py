@@ -61,7 +61,7 @@ class PairRules(LogitsProcessor):
         self._is_stale = True
 
     def add(self, row: int, tokens: list[int], values: list[float]) -> bool:
-        """Keep the rules of a row; ids beyond the vocabulary have no logit. Whether any is left."""
+        """Store the rules of a row, without ids beyond the vocabulary. Returns True if any remains."""
         kept = [
             (token, value)
             for token, value in zip(tokens, values, strict=True)
@@ -89,7 +89,7 @@ class PairRules(LogitsProcessor):
         self._value = np.concatenate([np.empty(0, np.float32), *amounts])
 
     def pairs(self, step: SampleStep) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(place in the step or −1, index of the pair) for every pair: which lines of the logits the rules touch."""
+        """(place in the step or −1, index of the pair) for every pair: the affected lines of the logits."""
         if self._is_stale:
             self._rebuild()
         lines = step.place_of(self._row, self.context.max_num_seqs)
