@@ -1,8 +1,8 @@
 """Accepts connections, several per turn of the event loop. Front end, event loop.
 
-uvloop's own servers accept one connection per turn. In a flood of new connections a turn takes long, so a probe that
-connects anew would wait in the system's queue behind all of them. Servers that share a socket take few per turn:
-connections are kept alive, so a server that took a whole burst would have all of its requests.
+uvloop's own servers accept one connection per turn. In a flood of new connections a turn takes long, so a newly
+connecting probe would wait in the system's queue. Servers that share a socket accept few per turn: connections are kept
+alive, so a server that accepts a whole burst would handle all of its requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ logger = logging.getLogger("tenonry.server")
 
 MAX_ACCEPTED_PER_TURN = 64
 MAX_ACCEPTED_PER_TURN_SHARED = 2  # where other processes listen on the same socket
-RETRY_S = 1.0  # after a failed accept, for want of file descriptors
+RETRY_S = 1.0  # after a failed accept without free file descriptors
 
 
 class Acceptor:
@@ -65,7 +65,7 @@ class Acceptor:
         self._retry = self._loop.call_later(RETRY_S, self._listen)
 
     async def _serve(self, connection: socket.socket) -> None:
-        """Hand the connection to a protocol. One that fails in its TLS handshake is forgotten."""
+        """Pass the connection to a protocol. One with a failed TLS handshake is dropped."""
         try:
             connection.setblocking(False)
             if connection.family != socket.AF_UNIX:

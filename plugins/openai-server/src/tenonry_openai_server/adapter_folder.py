@@ -1,6 +1,4 @@
-"""A folder of adapters that requests may name: which of them are loaded, and which one makes room for another. Front
-end, event loop.
-"""
+"""A folder of adapters that requests may name: loading on demand and eviction. Front end, event loop."""
 
 from __future__ import annotations
 
@@ -12,24 +10,24 @@ from typing import Any
 from tenonry_openai_server.protocol.adapters import MAX_NAME_CHARS
 
 CONFIG = "adapter_config.json"
-# In the scope of an HTTP request: the adapter of the folder that it uses; None once it has been answered.
+# In the scope of an HTTP request: its adapter of the folder; None once it has been answered.
 USES = "tenonry.adapter"
 
 
 class AdapterFolder:
-    """`most` of its adapters are loaded at a time. `leaving`: those that are being unloaded, which no further request
-    may use.
+    """At most `most` of its adapters are loaded at a time. `leaving`: adapters being unloaded, rejected for new
+    requests.
     """
 
     def __init__(self, folder: str, most: int) -> None:
         self.most = most
         self.leaving: set[str] = set()
-        # Name → HTTP requests that use it; those used longest ago first.
+        # Name → HTTP requests that use it; least recently used first.
         self._loaded: OrderedDict[str, int] = OrderedDict()
         self._folder = Path(folder).resolve()
 
     def path_of(self, name: str) -> Path | None:
-        """The folder of an adapter, or None: nothing outside the folder has a name. Looks at the disk."""
+        """Folder of an adapter, or None: names never refer outside the folder. Reads the disk."""
         is_plain = name.isprintable() and not set(name) & set("/\\") and name not in {"", ".", ".."}
         if not is_plain or len(name) > MAX_NAME_CHARS:
             return None
@@ -66,7 +64,7 @@ class AdapterFolder:
             self._loaded[name] -= 1
 
     def begin_unloading(self) -> str | None:
-        """Takes the one used longest ago of those that no request uses, which is `leaving` from now on."""
+        """Move the least recently used idle adapter to `leaving`; returns its name."""
         name = next((name for name, uses in self._loaded.items() if not uses), None)
         if name is not None:
             del self._loaded[name]

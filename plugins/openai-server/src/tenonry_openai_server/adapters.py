@@ -1,4 +1,4 @@
-"""The adapters (LoRA) that the engines have, under the names by which requests choose them. Front end, event loop."""
+"""Adapters (LoRA) of the engines, by the names used in requests. Front end, event loop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ServedAdapters:
         self._num_changes = 0
 
     async def all(self, engine: AsyncLLM) -> dict[str, Adapter]:
-        """Name → adapter, of all that are loaded."""
+        """Name → adapter, for all loaded ones."""
         if not self._max_loras:
             return {}
         if self._is_shared:
@@ -55,8 +55,8 @@ class ServedAdapters:
     async def of_request(
         self, engine: AsyncLLM, name: str, scope: MutableMapping[str, Any]
     ) -> Adapter | None:
-        """The adapter that an HTTP request names; one of the folder is loaded at its first use, and stays for as long
-        as the request runs. None for a name that is none's. Raises APIError 400 and 503 for one that cannot be loaded.
+        """Return the adapter named by an HTTP request; one of the folder is loaded at its first use, and stays during
+        the request. None for a name without an adapter. Raises APIError 400 and 503 for one that cannot be loaded.
         """
         adapters = await self.all(engine)
         folder = self._folder
@@ -149,7 +149,7 @@ class ServedAdapters:
             return (await self.all(engine))[name]
 
     async def unload(self, engine: AsyncLLM, name: str) -> None:
-        """No new request finds it; those that run end with it. Raises APIError 404 for one that is not loaded."""
+        """Unload an adapter; running requests finish with it. Raises APIError 404 if it is not loaded."""
         self._check_served()
         async with self._changes:
             if name not in await self.all(engine):
@@ -180,7 +180,7 @@ class ServedAdapters:
             await _tried(lambda: engine.remove_lora(name))
 
     async def _renew(self, engine: AsyncLLM) -> None:
-        """Requests that come together share one question."""
+        """Refresh the list; concurrent requests share one call."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(engine))
         await asyncio.shield(self._asking)

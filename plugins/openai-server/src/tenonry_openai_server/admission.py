@@ -79,7 +79,7 @@ class RequestAdmission:
     async def counted(
         self, outputs: AsyncGenerator[RequestOutput, None]
     ) -> AsyncGenerator[RequestOutput, None]:
-        """The outputs of a prompt, whose tokens are counted as they come."""
+        """Yield the outputs of a prompt and count their tokens."""
         prompt_tokens: int | None = None
         async with aclosing(outputs):
             async for output in outputs:

@@ -48,7 +48,9 @@ def create_app(state: ServerState) -> ASGIApp:
 
 
 def create_api(state: ServerState) -> tuple[FastAPI, set[str]]:
-    """The routes of one model, without access control and limits, and the paths that GET reads without a key."""
+    """Build the routes of one model, without access control and limits; returns them with the paths that GET reads
+    without a key.
+    """
     settings = state.settings
     check_setting(settings.parser_names)
     api = FastAPI(
@@ -72,7 +74,7 @@ def create_api(state: ServerState) -> tuple[FastAPI, set[str]]:
 
 
 def protected(inner: ASGIApp, state: GuardedState, open_files: Collection[str]) -> ASGIApp:
-    """Routes within decoding, limits and access control; GET reads `open_files` without a key."""
+    """Wrap routes in decoding, limits and access control; GET reads `open_files` without a key."""
     settings = state.settings
     app: ASGIApp = BodyDecoder(ClientName(inner), settings.max_body_bytes)
     app = BodyLimit(app, settings.max_body_bytes, settings.receive_timeout)
@@ -134,7 +136,7 @@ def answer_disconnected(request: Request, _: Exception) -> Response:
 
 
 def nearest_route(path: str, known: Collection[str]) -> str | None:
-    """The route below /v1 whose own part a path ends with: clients differ in what belongs to their base URL."""
+    """Return the route below /v1 that the path ends with: clients differ in their base URL."""
     path = path.rstrip("/")
     fitting = [
         each for each in known if each.startswith(V1) and path.endswith(each.removeprefix(V1))

@@ -1,8 +1,7 @@
-"""Access control: plain ASGI, deny by default, in front of every route, plugins' included. Front end.
+"""Access control: plain ASGI, deny by default, for every route, including those of plugins. Front end.
 
-Decisions use `scope["path"]`, never an URL assembled from headers. Without API keys there is nothing to check, except
-that a server on a local address answers only to local host names: otherwise any web page could reach it by pointing a
-name of its own at 127.0.0.1.
+Decisions use `scope["path"]`, never an URL assembled from headers. Without API keys, a server on a local address only
+accepts local host names: otherwise any web page could reach it by DNS rebinding to 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class KeyCheck:
     def __init__(
         self, app: ASGIApp, settings: ServerConfig, open_files: Collection[str] = ()
     ) -> None:
-        """`open_files`: paths that GET reads without a key."""
+        """Set up access control; `open_files`: paths that GET reads without a key."""
         self.app = app
         self.root_path = settings.root_path
         self.open_files = frozenset(open_files)
@@ -88,8 +87,8 @@ class HostCheck:
 class OriginCheck:
     """Rejects state-changing requests of other sites' web pages, if no key protects the server.
 
-    A page may send such a request without a preflight: a POST without a body, say. Browsers name the page's origin;
-    other programs, and pages of this server, send none or its own. Desktop applications have schemes of their own.
+    A page may send such a request without a preflight: a POST without a body, say. Browsers send the page's origin;
+    other programs, and pages of this server, send none or its own. Desktop applications have their own schemes.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerConfig) -> None:

@@ -1,4 +1,4 @@
-"""The client of a request, between which helpers are fair: plain ASGI, inside the access control. Front end."""
+"""Client of a request, for fair scheduling among clients: plain ASGI, inside the access control. Front end."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class ClientName:
 
 
 def client_of(scope: Scope) -> str:
-    """The API key's tenant, else the remote address. A local address is a proxy's or this machine's, which many
-    clients share: there each connection is a client. "" where nothing is known: then each request is one.
+    """Return the API key's tenant, else the remote address. A local address belongs to a proxy or this machine, shared
+    by many clients: there each connection is a client. "" if unknown: then each request is a client.
     """
     tenant = scope.get(TENANT)
     if tenant:

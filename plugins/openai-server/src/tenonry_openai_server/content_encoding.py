@@ -21,7 +21,7 @@ FREE_BYTES = 1 << 20  # decoded bytes that need no ratio
 MAX_RATIO = 256  # decoded bytes per byte sent, above these
 PART_BYTES = 64 << 10
 INLINE_BYTES = 4 << 10  # longer bodies are decoded on a helper thread
-MAX_ZSTD_WINDOW_LOG = 23  # 8 MiB, what RFC 9659 has encoders of web content use
+MAX_ZSTD_WINDOW_LOG = 23  # 8 MiB, the limit of RFC 9659 for web content
 GZIP, ZLIB, RAW_DEFLATE = 31, 15, -15  # `wbits` of zlib
 
 
@@ -40,7 +40,7 @@ class BodyDecoder:
 
 
 class _Decoded:
-    """`receive` of an encoded body: one message with all of it, then those of the connection."""
+    """`receive` of an encoded body: one message with all of it, followed by those of the connection."""
 
     def __init__(self, receive: Receive, coding: str, max_bytes: int) -> None:
         self._receive = receive
@@ -75,7 +75,7 @@ def _coding(scope: Scope) -> str:
 
 
 def check_coding(coding: str) -> None:
-    """Raises APIError 415 for a coding that is not read, with those that are."""
+    """Raise APIError 415 for an unsupported coding, with the supported ones."""
     if coding not in _DECODERS:
         accepted = ", ".join(CODINGS)
         raise APIError(
@@ -122,7 +122,7 @@ def _gzip(body: bytes) -> Iterator[bytes]:
 
 
 def _deflate(body: bytes) -> Iterator[bytes]:
-    """Zlib's format, which HTTP means by the name; or bare deflate data, which some clients send."""
+    """Decode zlib's format, the HTTP meaning of the name, or bare deflate data, sent by some clients."""
     has_header = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
     if body and (yield from _inflate(body, ZLIB if has_header else RAW_DEFLATE)):
         raise EOFError("something follows its end")

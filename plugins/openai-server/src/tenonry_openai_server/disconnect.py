@@ -1,4 +1,4 @@
-"""Detects a client that disconnects while its response is made, and stops the work immediately. Front end."""
+"""Detects disconnected clients during a response, and stops the work immediately. Front end."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_req
 
 
 def is_closed(error: Exception) -> bool:
-    """Return True for an answer that came too late: the connection was closed because of bytes that are no HTTP."""
+    """Return True if the connection was closed before this answer, because of bytes that are no HTTP."""
     return CLOSED in str(error)
 
 
@@ -146,7 +146,7 @@ def _fault_of_request(error: EngineGenerateError) -> APIError | None:
 
 
 def _from_failure(error: Exception, request_id: str) -> APIError:
-    """A failure of the server: the log gets the cause, the client a fixed sentence."""
+    """Return a failure of the server: the cause is logged, the client receives a fixed sentence."""
     note = f"; the server's log says more about request {request_id}" if request_id else ""
     if isinstance(error, EngineGenerateError):
         logger.error("request %s failed in the engine: %s", request_id, error)

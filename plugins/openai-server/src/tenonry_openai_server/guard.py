@@ -1,5 +1,5 @@
 """The outermost layer around the application, plain ASGI: request ids, the header for ignored parts of a request, the
-count of active requests, and the last resort for exceptions. Front end.
+count of active requests, and the final handler of exceptions. Front end.
 
 A client's `X-Request-Id` is echoed and logged, and never used as a key. The raw `send` is left in the scope, so that a
 stream may write its many chunks past the layers, which have nothing more to do once a response has started.
@@ -22,7 +22,7 @@ from tenonry_openai_server.settings import ServerConfig
 logger = logging.getLogger("tenonry.openai_server")
 RAW_SEND = "tenonry.send"
 REQUEST_ID = "tenonry.request_id"
-NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # no browser takes an answer for a page
+NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # browsers must not treat an answer as a page
 _CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -45,7 +45,7 @@ class GuardedState(Protocol):
 
 
 class Guard:
-    """Wraps the whole application; nothing gets past it as anything but OpenAI's error shape."""
+    """Wraps the whole application; every error has OpenAI's shape."""
 
     def __init__(self, app: ASGIApp, state: GuardedState) -> None:
         self.app = app
@@ -85,10 +85,12 @@ class Guard:
         except Exception as error:  # noqa: BLE001  the last resort: logged, and answered in OpenAI's shape
             if complete:
                 return  # an inner layer has answered and logged it
-            if is_closed(error):  # with a 400, because what follows the head is no HTTP
+            if is_closed(
+                error
+            ):  # with a 400, because the head is followed by something other than HTTP
                 logger.debug("request %s: connection closed", scope[REQUEST_ID])
                 while (await receive())["type"] != "http.disconnect":
-                    pass  # before that, the HTTP library would log that there is no answer
+                    pass  # otherwise the HTTP library would log a missing answer
                 return
             answer = as_api_error(error, scope[REQUEST_ID])
             if started:

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
 
 ANSWER_S = 0.1  # a probe waits no longer for the engines; they answer between two steps
-LOOK_S = 0.5  # one look at the processes serves all probes of this time
+LOOK_S = 0.5  # validity of one process check for all probes
 STOPPED = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
 TITLE = "tenonry: "
 
 
 class HealthCheck:
-    """One question to the engines at a time. Until it is answered, or its deadline ends, the last answer holds."""
+    """Checks the engines once at a time. Until the result or the deadline, the last result is valid."""
 
     def __init__(self) -> None:
         self._check: asyncio.Task[None] | None = None
@@ -67,7 +67,7 @@ class StoppedProcesses:
 
 
 def stopped_processes(pids: Mapping[str, int]) -> tuple[str, ...]:
-    """Those among these engines, and among all processes below them."""
+    """Stopped ones among these engines and all processes below them."""
     found = []
     for name, pid in pids.items():
         with contextlib.suppress(psutil.Error):  # it has ended

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tenonry.outputs import Logprob, RequestOutput
 
-ENTRY_CHARS = 8  # one log-probability takes as long as this many characters of text
+ENTRY_CHARS = 8  # writing one log-probability takes as long as this many characters of text
 INLINE_CHARS = 20_000  # longer texts are tokenised, rendered and written on a helper thread
 Result = TypeVar("Result")
 
@@ -21,7 +21,7 @@ async def off_loop(size: int, function: Callable[[], Result]) -> Result:
 
 
 def logprobs_size(outputs: Sequence[RequestOutput]) -> int:
-    """The log-probabilities in outputs, in characters that take as long to write."""
+    """Size of the log-probabilities in outputs, in characters of equal writing time."""
     lists = [completion.logprobs for output in outputs for completion in output.outputs]
     return (
         sum(map(_entries, [*lists, *(output.prompt_logprobs for output in outputs)])) * ENTRY_CHARS
@@ -29,5 +29,5 @@ def logprobs_size(outputs: Sequence[RequestOutput]) -> int:
 
 
 def _entries(positions: Sequence[Mapping[int, Logprob] | None] | None) -> int:
-    """Log-probabilities in a list, as many at each position as at the last."""
+    """Number of log-probabilities in a list, with as many at each position as at the last."""
     return len(positions) * len(positions[-1] or ()) if positions else 0

@@ -48,7 +48,7 @@ HANG_UP_S = 1.0
 
 
 class UnframedCycle(RequestResponseCycle):
-    """The answer to HTTP/1.0, which has no chunks: without a length, the end of the connection ends it."""
+    """Response to HTTP/1.0, which has no chunks: without a length, the end of the connection ends it."""
 
     async def send(self, message: Any) -> None:
         self.expected_content_length = len(message.get("body", b""))
@@ -172,10 +172,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def _count(self, part: bytes) -> None:
         self._head_bytes += len(part)
         if self._head_bytes > self.max_header_bytes:
-            raise ValueError("the head is too large")  # httptools makes it an error of its own
+            raise ValueError("the head is too large")  # httptools converts it to its own error
 
     def _check_host(self) -> None:
-        """Raises ValueError, which httptools makes an error of its own."""
+        """Raise ValueError, which httptools converts to its own error."""
         hosts = [value for name, value in self.headers if name == b"host"]
         if not hosts and self.parser.get_http_version() != "1.0":
             self._refusal = "HTTP/1.1 needs a Host header"
@@ -243,7 +243,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class HTTPServer(uvicorn.Server):
-    """uvicorn's server with an acceptor of its own; the process that starts it handles signals."""
+    """uvicorn's server with another acceptor; the process that starts it handles signals."""
 
     def __init__(self, config: uvicorn.Config, *, max_accepted_per_turn: int) -> None:
         super().__init__(config)

@@ -50,7 +50,7 @@ class Ignored:
         self.report(part, reason)
 
     def report(self, part: str, reason: str) -> None:
-        """Report `part` as ignored by a setting of its own, whether unknown fields are rejected or not."""
+        """Report `part` as ignored, subject to its own setting rather than that for unknown fields."""
         shown = _shown(part)
         if shown in self._parts:
             return
@@ -61,11 +61,11 @@ class Ignored:
             self._more += 1
 
     def report_to(self, log: IgnoredLog) -> None:
-        """Count and log further parts elsewhere: with the model that the request names."""
+        """Count and log further parts elsewhere: with the model named by the request."""
         self._log = log
 
     def header(self) -> tuple[bytes, bytes] | None:
-        """The response header, percent-encoded; None where every part of the request was used."""
+        """Return the response header, percent-encoded; None if every part of the request was used."""
         if not self._parts:
             return None
         value = ""
@@ -117,5 +117,5 @@ def _shown(part: str) -> str:
 
 
 def _encoded(part: str) -> str:
-    """ASCII without control characters and commas, which separate the parts."""
+    """Encode as ASCII without control characters and commas, which separate the parts."""
     return quote(part, safe=" ()[]/:_.-~'+=@")

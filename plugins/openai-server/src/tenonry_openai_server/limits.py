@@ -13,9 +13,9 @@ from tenonry_openai_server.guard import header
 
 
 class BodyLimit:
-    """Bounds the size of a body, and how long its next part may take.
+    """Bounds the size of a body, and the wait for its next part.
 
-    A declared length above the limit is answered without reading; a chunked body is counted as it comes.
+    A declared length above the limit is answered without reading; a chunked body is counted as it arrives.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float) -> None:

@@ -61,9 +61,9 @@ async def last_output(outputs: AsyncGenerator[RequestOutput, None]) -> RequestOu
 async def merge(
     streams: Sequence[AsyncGenerator[RequestOutput, None]],
 ) -> AsyncGenerator[RequestOutput, None]:
-    """All outputs of `streams`. The first error ends all of them; closing it closes them.
+    """Yield all outputs of `streams`. The first error ends all of them; closing it closes them.
 
-    A slow reader holds the streams back: at most one output of each waits here.
+    A slow reader delays the streams: at most one output of each is buffered here.
     """
     ready: asyncio.Queue[RequestOutput | Exception | None] = asyncio.Queue(maxsize=len(streams))
 

@@ -64,7 +64,7 @@ def _may_be_empty(request: Request) -> bool:
 
 
 def _schema(kind: Request) -> dict[str, Any]:
-    """A reference to the schema of a type, which the document then holds; or the schema itself."""
+    """Return a reference to the schema of a type, added to the document, or the schema itself."""
     if isinstance(kind, dict):
         return kind
     if issubclass(kind, BaseModel):

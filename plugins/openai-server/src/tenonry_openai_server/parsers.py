@@ -49,7 +49,7 @@ def check_setting(setting: str) -> None:
 
 
 def chosen_parsers(setting: str, io_processor: IOProcessor | None) -> OutputParsers | None:
-    """The parsers of a server with this setting; None where answers are text. Raises PluginError and ConfigError."""
+    """Return the parsers of a server with this setting; None for plain text. Raises PluginError and ConfigError."""
     if setting == NONE or io_processor is None:
         return None
     if setting == AUTO:
@@ -128,7 +128,7 @@ class OutputParsers:
         return Chain(parsers)
 
     def forced(self, prompt: object, tools: tuple[Tool, ...], *, parallel: bool) -> ForcedAnswer:
-        """Grammar of an answer to this prompt that calls these tools. Raises RequestError.
+        """Return the grammar of an answer to this prompt that calls these tools. Raises RequestError.
 
         It applies after the reasoning if the prompt has begun one; else there is no reasoning.
         """
@@ -142,7 +142,8 @@ class OutputParsers:
         return ForcedAnswer(grammar, is_bare=True)
 
     def strict(self, tools: tuple[Tool, ...]) -> StructuredOutput | None:
-        """Text or calls of these tools, of which some are strict; None if the format has no grammar for it.
+        """Return a grammar of text or calls of these tools, of which some are strict; None if the format has no grammar
+        for it.
 
         Special tokens are no text, so there is none if reasoning markup in addition to the calls is such a token.
         Raises RequestError for schemas that are too large together.
@@ -158,7 +159,7 @@ class OutputParsers:
     def _in_tokens(
         self, cls: type[OutputParser], grammar: StructuredOutput | None
     ) -> StructuredOutput | None:
-        """The grammar with special tokens instead of markup; None if they cannot be inserted."""
+        """Return the grammar with special tokens instead of markup; None if they cannot be inserted."""
         text = grammar.grammar if grammar is not None else None
         if grammar is None or text is None:
             return grammar
@@ -190,7 +191,7 @@ class OutputParsers:
         return self._io_processor.decode(output.prompt_token_ids[-PROMPT_TOKENS:])
 
     def new_call_id(self) -> str:
-        """An id in the form that the model's template takes."""
+        """Return an id in the form accepted by the model's template."""
         readers = [cls for cls, _ in self._found if cls.reads_calls]
         return (readers[-1] if readers else OutputParser).new_call_id()
 

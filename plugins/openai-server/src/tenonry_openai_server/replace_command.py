@@ -40,7 +40,7 @@ class ReplaceCommand(Command):
 
 
 def changes_from(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings that flags name. Raises ConfigError for options of a plugin that none names."""
+    """Return the settings of flags. Raises ConfigError for options of an unnamed plugin."""
     given = vars(args)
     changes = {name: given[name] for name in given[PARTS] if given.get(name) is not None}
     for name in given[PARTS]:

@@ -1,6 +1,4 @@
-"""Chosen routes, and the settings that each brings: read before the server starts, and where a route is built. Light;
-front end.
-"""
+"""Chosen routes and their settings: read before the server starts, and where a route is built. Light; front end."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ class RouteChoice(Settings):
 
 
 def default_routes() -> tuple[str, ...]:
-    """The usual ones, as far as they are installed."""
+    """Installed default routes."""
     names = {entry.name for entry in installed(ROUTES)}
     return tuple(name for name in DEFAULT_ROUTES if name in names)
 
@@ -44,7 +42,7 @@ ROUTE_PLUGINS = CommandPlugins((ROUTES,), chosen_routes)
 
 
 def route_settings(settings: Settings, names: Iterable[str]) -> dict[str, PluginSettings]:
-    """Settings of each route. Raises ConfigError for one that no route has, and PluginError."""
+    """Settings of each route. Raises ConfigError for a setting without a route, and PluginError."""
     models = {name: settings_of(find_plugin(ROUTES, name)) for name in names}
     known = {*type(settings).model_fields}.union(*(each.model_fields for each in models.values()))
     for name in settings.model_extra or ():

@@ -35,7 +35,7 @@ class CardFacts(msgspec.Struct, frozen=True):
 
 
 class ServedFacts:
-    """The workers' answer, cached once received. Workers without `model_facts` have none."""
+    """Results of the workers' call `model_facts`, cached once received. Workers without it have none."""
 
     def __init__(self) -> None:
         self._asking: asyncio.Task[None] | None = None
@@ -43,11 +43,11 @@ class ServedFacts:
         self._facts: CardFacts | None = None
 
     async def of(self, engine: AsyncLLM) -> CardFacts | None:
-        """The facts; None if the workers report none. A late or failed answer is requested again next time."""
+        """Return the facts; None if the workers report none. A late or failed call is repeated next time."""
         if not self._is_known:
             if self._asking is None or self._asking.done():
                 self._asking = asyncio.create_task(self._ask(engine))
-            # Shared by all who wait, so a client that leaves does not end it for the others.
+            # Shared by all waiters, so a disconnected client does not cancel it for the others.
             await asyncio.shield(self._asking)
         return self._facts
 
@@ -70,7 +70,7 @@ class ServedFacts:
 
 
 def card_facts(ranks: list[WorkerFacts]) -> CardFacts | None:
-    """The facts of one engine from those of its ranks, the first of which represents the whole model."""
+    """Return the facts of one engine from those of its ranks, the first of which represents the whole model."""
     if not ranks:
         return None
     groups = [group for rank in ranks for group in rank.groups]

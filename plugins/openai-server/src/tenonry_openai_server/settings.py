@@ -25,7 +25,7 @@ from tenonry_openai_server.grouped import check_grouped
 from tenonry_openai_server.prefill import paired
 from tenonry_openai_server.route_settings import default_routes, route_settings
 
-# vLLM's names of parsers, where ours differ; other names are taken as they are.
+# vLLM's names of parsers, where they differ; other names are unchanged.
 FAMILIAR_PARSERS = {
     "cohere_command3": "cohere",
     "deepseek_v3": "deepseek",
@@ -77,7 +77,7 @@ TRACER = "opentelemetry"  # the stat logger required by an endpoint for traces
 
 
 class ServerConfig(Settings):
-    """Settings of the HTTP server, and as further keys those of its routes, which `section` reads."""
+    """Settings of the HTTP server, and as further keys those of its routes, read by `section`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -231,7 +231,7 @@ class ServerConfig(Settings):
     @field_validator("allowed_origins", mode="before")
     @classmethod
     def _read_origins(cls, values: Any) -> Any:
-        """Accept a JSON list as an entry, as vLLM does: no origin looks like one."""
+        """Accept a JSON list as an entry, like vLLM: no origin looks like one."""
         is_list = isinstance(values, list | tuple)
         return (
             tuple(origin for value in values for origin in _json_list(value)) if is_list else values
@@ -329,7 +329,7 @@ def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, Serv
 
 
 def server_config(sources: Sources) -> ServerConfig:
-    """The server's configuration, with the usual routes where none are named. Raises ConfigError and PluginError."""
+    """Return the server's configuration, with the default routes if unset. Raises ConfigError and PluginError."""
     values = sources.values(ServerConfig)
     server = sources.make(ServerConfig, {"route": default_routes(), **values})
     route_settings(server, server.route)
@@ -367,7 +367,7 @@ def _traced(config: EngineConfig, endpoint: str) -> EngineConfig:
 
 
 def _default_stat_loggers() -> list[str]:
-    """The usual ones, as far as they are installed."""
+    """Installed default stat loggers."""
     names = {entry.name for entry in installed(KINDS["stat_logger"])}
     return [name for name in DEFAULT_STAT_LOGGERS if name in names]
 

@@ -91,7 +91,7 @@ class EventStream(Response):
 
 
 class PartStream(Response):
-    """A response of events that a route plugin makes, which writes itself as `EventStream` does."""
+    """Event response of a route plugin, written like an `EventStream`."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class _Head:
         await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
 
     def stop(self) -> bool:
-        """End the waiting; returns whether the headers are out already, or on their way."""
+        """End the wait; returns True if the headers are sent or being sent."""
         self._timer.cancel()
         return self._task is not None
 

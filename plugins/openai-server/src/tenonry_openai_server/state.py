@@ -40,7 +40,7 @@ _REFUSALS = {
 
 
 class ServerState:
-    """Shared by all requests. `active` counts the HTTP requests being answered; `idle` is set while there is none."""
+    """Shared by all requests. `active`: number of HTTP requests in progress; `idle` is set while there is none."""
 
     def __init__(self, config: EngineConfig, settings: ServerConfig) -> None:
         self.config, self.settings = config, settings
@@ -111,7 +111,7 @@ class ServerState:
 
     @property
     def engine(self) -> AsyncLLM:
-        """The engine, for requests that need no tokens from it. Raises APIError 503 before it is ready."""
+        """Return the engine, for requests that need no tokens from it. Raises APIError 503 before it is ready."""
         if self.attached is None:
             raise self._refusal(Phase.STARTING if self.phase is Phase.READY else self.phase)
         return self.attached
@@ -140,10 +140,10 @@ class ServerState:
     async def choose_model(
         self, name: str | None, scope: MutableMapping[str, Any] | None = None
     ) -> tuple[str, Adapter | None]:
-        """The served name that a request means, and the adapter, if it is one's. Raises APIError 404 and 503. "" is the
-        default, as no name is.
+        """Return the served name for a request, and its adapter, if any. Raises APIError 404 and 503. "" selects the
+        default, like no name.
 
-        `scope`: of an HTTP request that is to use the adapter, which is then loaded if it is in the operator's folder.
+        `scope`: of an HTTP request that uses the adapter, which is loaded if it is in the operator's folder.
         """
         if not name or name in self.model_names:
             return self.check_model(name), None

@@ -32,7 +32,7 @@ logger = logging.getLogger("tenonry.worker")
 
 
 def read_model_config(path: str, architecture: str) -> PretrainedConfig:
-    """Return the folder's configuration as a class of transformers, without running code in the folder. Raises ModelError."""
+    """Return the folder's configuration as a class of transformers, without running its code. Raises ModelError."""
     from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
     raw = read_config(Path(path) / "config.json")

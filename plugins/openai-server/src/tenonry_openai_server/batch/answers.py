@@ -39,7 +39,9 @@ class AnswerFile:
     """
 
     def __init__(self, path: Path, wanted: Mapping[str, str]) -> None:
-        """`wanted`: `custom_id` → `id` of all requests. Raises ConfigError for a file of other answers, or in use."""
+        """Open the file. `wanted`: `custom_id` → `id` of all requests. Raises ConfigError for a file of other answers,
+        or in use.
+        """
         self._path = path
         self.done: set[str] = set()
         self.refused = 0
@@ -61,7 +63,7 @@ class AnswerFile:
         self.close()
 
     def add(self, request: Request, status: int, request_id: str, body: bytes) -> None:
-        """Append one answer. Raises TenonryError when the disk does not take it."""
+        """Append one answer. Raises TenonryError when it cannot be written."""
         response = Response(status, request_id, msgspec.Raw(body))
         line = msgspec.json.encode(Answer(request.id, request.custom_id, response)) + b"\n"
         try:

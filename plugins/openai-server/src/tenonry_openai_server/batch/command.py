@@ -155,7 +155,7 @@ async def _ask_all(
 
 
 def _root(url: str) -> str:
-    """The server's own URL, also if a user passes a client's, which ends in /v1. Raises ConfigError."""
+    """Return the server's root URL, also for a client's base URL, which ends in /v1. Raises ConfigError."""
     import httpx
 
     try:

@@ -1,4 +1,4 @@
-"""A server of the command's own: a child on a Unix socket in a private folder, which ends when the command does."""
+"""Server of the command: a child on a Unix socket in a private folder, which ends with the command."""
 
 from __future__ import annotations
 

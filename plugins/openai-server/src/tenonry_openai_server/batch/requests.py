@@ -14,7 +14,7 @@ import msgspec
 
 from tenonry.errors import ConfigError
 
-# Allowed requests of a file: computing, never operating the server.
+# Permitted requests of a file: inference, never operation of the server.
 ENDPOINTS = (
     "/v1/chat/completions",
     "/v1/completions",
@@ -51,7 +51,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def read_requests(path: Path) -> Iterator[Request]:
-    """All requests, in order. Raises ConfigError that names the first faulty line."""
+    """Yield all requests, in order. Raises ConfigError that names the first faulty line."""
     for number, line in _lines(path):
         try:
             yield parse(line)

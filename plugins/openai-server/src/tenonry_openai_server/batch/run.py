@@ -26,7 +26,7 @@ class BatchRun:
         self._unanswered = ""
 
     async def run(self, requests: Iterator[Request], concurrency: int) -> None:
-        """Raises TenonryError when a line got no answer; those that were under way are finished first."""
+        """Send all requests. Raises TenonryError for a line without an answer, after running ones have finished."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(concurrency):

@@ -1,7 +1,7 @@
 """The application of a server of several models: finds the model of a request, waits for it, and calls its routes.
 
-Each model has routes of its own, those of a server with this model alone; what is about all models is answered here.
-Front end, event loop.
+Each model has its own routes, those of a server with this model alone; routes about all models are here. Front end,
+event loop.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tenonry_openai_server.settings import ServerConfig
 from tenonry_openai_server.state import Phase
 
 MODEL = "model"
-SLEEP_S = 0.5  # for an engine to report whether it sleeps
+SLEEP_S = 0.5  # time limit for an engine to report its sleep state
 
 
 class NamedModel(msgspec.Struct):
@@ -53,7 +53,7 @@ class NamedModel(msgspec.Struct):
 
 
 class HostState:
-    """State of all requests. `config` is that of the first model: of it, the time to drain counts."""
+    """State of all requests. `config`: of the first model, whose drain time applies."""
 
     def __init__(self, config: EngineConfig, settings: ServerConfig, host: ModelHost) -> None:
         self.config, self.settings, self.host = config, settings, host
@@ -62,7 +62,7 @@ class HostState:
         self.active = 0
         self.idle = asyncio.Event()
         self.idle.set()
-        # What a request has in vain is counted by its model.
+        # Ignored parts of a request are counted by its model.
         self.ignored = IgnoredLog(lambda: None, refuses=settings.unknown_fields == "refuse")
 
     def choose_parsers(self, engine: Any) -> None:
@@ -118,7 +118,7 @@ class HostApp:
 
     # ------------------------------------------------------------------ one model
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the routes of the request's model answer. A POST to one of them loads it."""
+        """Call the routes of the request's model. A POST to one of them loads it."""
         request = Request(scope, receive)
         try:
             name, replay = await self._named(request)
@@ -137,7 +137,7 @@ class HostApp:
             await answer_disconnected(request, error)(scope, receive, send)
 
     async def _named(self, request: Request) -> tuple[str | None, Receive]:
-        """The model's name, in the query or the body, and what receives the body again."""
+        """Return the model's name, in the query or the body, and a `receive` that replays the body."""
         scope = request.scope
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         name = next((value for key, value in query if key == MODEL), None)
@@ -172,7 +172,7 @@ class HostApp:
         return answer(LoadResponse(self._host.num_unfinished_requests))
 
     async def _metrics(self, _: Request) -> Response:
-        """The numbers of all loaded models, which the label `model_name` tells apart."""
+        """Metrics of all loaded models, distinguished by the label `model_name`."""
         engines = [model.engine for model in self._host.models if model.engine is not None]
         found = [page for engine in engines if (page := await engine.render_metrics())]
         content_type = found[0][1] if found else "text/plain; version=0.0.4; charset=utf-8"
@@ -255,7 +255,7 @@ async def _answer(model: HostedModel, scope: Scope, receive: Receive, send: Send
 
 
 def name_in(body: bytes) -> str | None:
-    """The name of the model in a JSON object; None without one. Raises APIError 400 for what is no JSON."""
+    """Name of the model in a JSON object; None without one. Raises APIError 400 for invalid JSON."""
     try:
         value = msgspec.json.decode(msgspec.json.decode(body, type=NamedModel).model)
     except msgspec.ValidationError:  # no object; the route reports it

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
 
 logger = logging.getLogger("tenonry.server")
-POLL_S = 0.25  # between looks for idle models and dead engines
+POLL_S = 0.25  # between checks for idle models and dead engines
 RETRY_S = 5.0  # after a failure until a request loads the model again
 BUSY_RETRY_S = 5.0
 T = TypeVar("T")
@@ -35,10 +35,10 @@ T = TypeVar("T")
 class ModelHost:
     """All models of a server; `budget`: bytes for those that are loaded.
 
-    To the thread that answers HTTP it is the engine: `listen`, `drain`, `abort_all` and `submit` reach all loaded ones.
+    It is the engine of the HTTP thread: `listen`, `drain`, `abort_all` and `submit` reach all loaded ones.
     """
 
-    errored = False  # a dead engine is that of one model
+    errored = False  # a dead engine affects one model
 
     def __init__(
         self, models: Sequence[HostedModel], settings: HostConfig, budget: int, starter: Starter
@@ -50,12 +50,12 @@ class ModelHost:
         self._threads = ThreadPoolExecutor(2 * len(models) + 1, thread_name_prefix="models")
         self._measuring: dict[HostedModel, asyncio.Future[ModelMemory]] = {}
         self._planning = asyncio.Lock()  # one model at a time makes room
-        self._freed = asyncio.Event()  # set when it is worth to look for room
+        self._freed = asyncio.Event()  # set when there may be room
         self._watcher: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ start
     def load_pinned(self) -> None:
-        """Load the pinned models, in this thread, before requests come. Raises TenonryError."""
+        """Load the pinned models, in this thread, before requests arrive. Raises TenonryError."""
         for model in self.models:
             if model.spec.is_pinned:
                 model.memory = model.memory or self._starter.measure(model)
@@ -64,7 +64,7 @@ class ModelHost:
                 model.engine = self._starter.start(model)
 
     def listen(self) -> None:
-        """Serve the pinned models on the running loop, and look after all from now on."""
+        """Serve the pinned models on the running loop, and supervise all from now on."""
         for model in self.models:
             if model.engine is not None:
                 model.attach()
@@ -72,7 +72,9 @@ class ModelHost:
 
     # ------------------------------------------------------------------ requests
     async def find(self, name: str | None) -> HostedModel:
-        """The model of a request, by its name or that of an adapter; the first without a name. Raises APIError 404."""
+        """Return the model of a request, by its name or that of an adapter; the first without a name. Raises APIError
+        404.
+        """
         if not name:
             return self.models[0]
         if name in self._by_name:
@@ -134,7 +136,7 @@ class ModelHost:
             model.change = None
             self._freed.set()
             if not task.cancelled():
-                task.exception()  # those who wait raise it, if there are any
+                task.exception()  # waiters raise it, if there are any
 
         model.change = asyncio.create_task(change)
         model.change.add_done_callback(ended)
@@ -148,7 +150,7 @@ class ModelHost:
         model.status, model.reason = Status.LOADING, ""
         began = time.monotonic()
         try:
-            if model.memory is None:  # its files are downloaded; other models load meanwhile
+            if model.memory is None:  # its files are downloaded; other models load concurrently
                 self._measuring[model] = call_in_daemon(self._starter.measure, model)
                 model.memory = await self._measuring[model]
             await self._reserve(model, model.memory.total)
@@ -193,7 +195,7 @@ class ModelHost:
             self._planning.release()
 
     async def _make_room(self, model: HostedModel, need: int, deadline: float) -> None:
-        """Unload models until `need` bytes fit: the one that was used longest ago first. Raises APIError."""
+        """Unload models until `need` bytes fit, least recently used first. Raises APIError."""
         pinned = sum(each.reserved for each in self.models if each.spec.is_pinned)
         if pinned + need > self.budget and model.memory is not None:
             message = too_large(model.name, model.memory, self.budget, pinned)
@@ -248,7 +250,7 @@ class ModelHost:
         model.fail("its engine has died; the log has more")
 
     async def _watch(self) -> None:
-        """Unload models that are idle, and those whose engine has died."""
+        """Unload idle models, and those with a dead engine."""
         idle_s = self.settings.model_idle_timeout or float("inf")
         while not self.is_draining:
             await asyncio.sleep(POLL_S)
@@ -276,7 +278,7 @@ class ModelHost:
             engine.submit(method, *args)
 
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - as AsyncLLM
-        """Refuse new requests, end loads, and wait for running requests; False if some still run after `timeout`."""
+        """Reject new requests, end loads, and wait for running requests; False if some still run after `timeout`."""
         self.is_draining = True
         self._freed.set()
         for measuring in self._measuring.values():
@@ -287,7 +289,7 @@ class ModelHost:
         return all(await asyncio.gather(self._changes_end(timeout), *engines))
 
     async def _changes_end(self, timeout: float) -> bool:  # noqa: ASYNC109 - as drain
-        """Wait at most `timeout` seconds for models that load or unload. No request is left with them: True."""
+        """Wait at most `timeout` seconds for models that load or unload. True if no requests remain with them."""
         changes = [model.change for model in self.models if model.change is not None]
         if changes:
             await asyncio.wait(changes, timeout=timeout)
@@ -344,7 +346,7 @@ def call_in_daemon(function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
 
 
 def least_recently_used(models: Sequence[HostedModel]) -> HostedModel | None:
-    """The model to unload first, of those that may be."""
+    """Model to unload first, among the permitted ones."""
     return min(
         (model for model in models if model.is_evictable and model.change is None),
         key=lambda model: model.last_used,

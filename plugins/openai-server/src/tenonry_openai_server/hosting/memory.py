@@ -24,7 +24,7 @@ CGROUP = Path("/sys/fs/cgroup")
 GIB = 1 << 30
 PROCESS_BYTES = 512 << 20  # of an engine process: interpreter, libraries, buffers of a step
 GPU_PROCESS_BYTES = 1 << 30  # the context of CUDA and the buffers of a step
-POOL_SHARE = 4  # a KV cache takes one byte in so many that weights leave, as an engine alone does
+POOL_SHARE = 4  # fraction of the memory left by weights for a KV cache: 1/4, as for a single engine
 FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
 FLOAT32_BYTES = 4
 GGUF = ".gguf"
@@ -37,8 +37,8 @@ SMI = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits")
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """Bytes of a model, on the host or on each of its GPUs. `kv_cache_of_rank`: size that an engine is given; 0: its
-    own choice.
+    """Bytes of a model, on the host or on each of its GPUs. `kv_cache_of_rank`: size passed to an engine; 0: its own
+    choice.
     """
 
     weights: int
@@ -61,7 +61,7 @@ def gib(size: int) -> str:
 
 
 def estimate(config: EngineConfig, model: ModelInfo, budget: int) -> ModelMemory:
-    """The memory that a model takes within a budget. Raises ModelError for files that cannot be read."""
+    """Estimate the memory of a model within a budget. Raises ModelError for unreadable files."""
     weights = weight_bytes(config, model)
     given = _given_cache(config, model)
     ranks = config.world_size * config.data_parallel_size

@@ -8,7 +8,7 @@ COMMENT = "# "
 
 
 def joined(pages: Iterable[bytes]) -> bytes:
-    """One page. Of series with the same name and labels, such as those of this process, the first counts."""
+    """Merge pages. Of series with equal name and labels, such as those of this process, the first counts."""
     heads: dict[str, list[str]] = {}
     series: dict[str, dict[str, str]] = {}
     for page in pages:

@@ -35,7 +35,7 @@ class Status(enum.StrEnum):
 
 
 class ModelState(ServerState):
-    """State of the requests of one model, which has no engine until a request loads it."""
+    """Request state of one model, which has no engine until a request loads it."""
 
     @property
     def engine(self) -> AsyncLLM:
@@ -93,7 +93,7 @@ class HostedModel:
         return self.status is Status.READY and not self.users and not self.spec.is_pinned
 
     def has_route(self, scope: Scope) -> bool:
-        """True if a route takes the request's path and method."""
+        """True if a route accepts the request's path and method."""
         return any(route.matches(scope)[0] is Match.FULL for route in self.app.routes)
 
     def reset(self) -> None:

@@ -23,11 +23,11 @@ from tenonry_commands.sources import Sources
 from tenonry_openai_server.route_settings import route_settings
 from tenonry_openai_server.settings import ServerConfig, engine_config, server_config
 
-# Settings of the server that a model may have of its own.
+# Settings of the server that models may override.
 OF_A_MODEL = frozenset(
     {"output_parser", "tool_call_parser", "reasoning_parser", "unknown_fields", "schema_keywords"}
 )
-# Settings that need a server of their own.
+# Settings that require a separate server.
 OF_ONE_MODEL = (
     "api_server_count",
     "headless",
@@ -81,7 +81,7 @@ class HostConfig(Settings):
     @field_validator("models", mode="before")
     @classmethod
     def _read_models(cls, value: Any) -> Any:
-        """Accept a list of names, and names without settings; settings as the file has them elsewhere."""
+        """Accept a list of names, and names without settings; settings in the format of the file."""
         if isinstance(value, list | tuple):
             value = dict.fromkeys(value)
         if not isinstance(value, dict):
@@ -104,7 +104,7 @@ class _AdapterObject(msgspec.Struct):
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One model of several: its served names, of which the first is shown, and its settings."""
+    """One model of several: its served names, of which the first is displayed, and its settings."""
 
     names: tuple[str, ...]
     config: EngineConfig
@@ -114,7 +114,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Hosted:
-    """All models of a server; the first is that of requests without a name."""
+    """All models of a server; the first one is the default."""
 
     specs: list[ModelSpec]
     settings: ServerConfig
@@ -127,7 +127,7 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def hosted_models(args: argparse.Namespace) -> Hosted | None:
-    """The models of a server of several, by flags, environment and `--config`; None if one is served without a host.
+    """Read the models of a multi-model server, from flags, environment and `--config`; None for a single model.
 
     Raises ConfigError.
     """
@@ -169,7 +169,7 @@ def _check_common(sources: Sources, server: ServerConfig, names: list[str]) -> N
 
 
 def _check_alone(settings: Settings) -> None:
-    """Raise ConfigError for a setting that needs a server of its own."""
+    """Raise ConfigError for a setting that requires a separate server."""
     fields = type(settings).model_fields
     for name in OF_ONE_MODEL:
         if name in fields and getattr(settings, name) != fields[name].default:

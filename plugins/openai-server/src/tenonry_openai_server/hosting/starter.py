@@ -19,7 +19,7 @@ class Starter(Protocol):
     """Starts engines. Both methods block."""
 
     def measure(self, model: HostedModel) -> ModelMemory:
-        """The memory that the model takes, its files on this machine. Raises TenonryError."""
+        """Measure the memory of the model, with its files on this machine. Raises TenonryError."""
 
     def start(self, model: HostedModel) -> AsyncLLM:
         """The engine, ready, with `model.engines` set before it starts. Raises TenonryError."""
@@ -57,7 +57,7 @@ def examined(spec: ModelSpec, budget: int) -> HostedModel:
     config = spec.config
     is_here = True
     try:
-        # A hub model is looked up without its weights, which the first request downloads.
+        # A hub model is resolved without its weights, which the first request downloads.
         _, _, info = resolve_front_end(config.replaced(load_format="dummy"), launcher=True)
         model = HostedModel(spec, info)
         try:
@@ -72,7 +72,7 @@ def examined(spec: ModelSpec, budget: int) -> HostedModel:
 
 
 def check_fits(models: list[HostedModel], budget: int) -> None:
-    """Raise ConfigError with the numbers for a model that would never fit next to the pinned ones."""
+    """Raise ConfigError with the numbers for a model that never fits next to the pinned ones."""
     pinned = sum(each.memory.total for each in models if each.memory and each.spec.is_pinned)
     if pinned > budget:
         names = ", ".join(each.name for each in models if each.spec.is_pinned)

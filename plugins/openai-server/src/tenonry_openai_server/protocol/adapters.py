@@ -26,7 +26,7 @@ class LoadAdapterRequest(UnloadAdapterRequest):
 
 
 class AdapterResponse(msgspec.Struct, kw_only=True):
-    """Answer of both; `digest` is that of the adapter's files."""
+    """Response of both routes; `digest`: of the adapter's files."""
 
     status: str
     lora_name: str

@@ -85,7 +85,7 @@ class ChunkWriter(ABC):
         self._heads: dict[int, bytes] = {}  # of the completions that have begun
 
     def __call__(self, output: RequestOutput) -> bytes:
-        """Events for one output; none if it has no new text. Raises EngineGenerateError."""
+        """Return events for one output; none without new text. Raises EngineGenerateError."""
         prompt = self._prompts.get(output.request_id) or self._begin(output)
         events = []
         if output.weight_version:
@@ -144,7 +144,7 @@ class ChunkWriter(ABC):
         return b',"usage":' + _encode(Usage.of(prompt.tokens, generated, prompt.cached))
 
     def _usage_before(self, prompt: _Prompt, completion: CompletionOutput) -> bytes:
-        """The same, before the tokens of `completion`, which are counted already."""
+        """Return the usage before the tokens of `completion`, which are counted already."""
         new = len(completion.token_ids) if self._counts else 0
         return self._usage(prompt, prompt.generated - new)
 

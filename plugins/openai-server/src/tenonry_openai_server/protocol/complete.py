@@ -85,8 +85,8 @@ def _completion_choice(
 def chat_response(
     context: ResponseContext, outputs: Sequence[RequestOutput], form: AnswerForm | None = None
 ) -> ChatResponse:
-    """Response for the last output of a chat, which has one prompt. Raises EngineGenerateError, and PluginFault of a
-    parser.
+    """Build the response from the last output of a chat, which has one prompt. Raises EngineGenerateError, and
+    PluginFault of a parser.
     """
     (output,) = outputs
     return ChatResponse(
@@ -124,7 +124,7 @@ def _chat_choice(
 
 
 def _parsed_message(reader: CompletionReader, completion: CompletionOutput) -> ChatMessage:
-    """The whole answer as read by the parser. Its content is null if there are calls and no text."""
+    """Parse a whole answer. Its content is null if there are calls and no text."""
     texts: list[str] = []
     reasoning: list[str] = []
     calls: list[ChatToolCall] = []

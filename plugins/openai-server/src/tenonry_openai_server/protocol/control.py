@@ -1,4 +1,4 @@
-"""Bodies and answers of the routes by which an operator acts on engines that run. Front end."""
+"""Bodies and responses of the operator routes for running engines. Front end."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ class ReplaceRequest(ControlBody):
 
 
 class DoneResponse(msgspec.Struct):
-    """Answer of a route that acts: whether all of it was done."""
+    """Response of an operation: True if it was completed."""
 
     done: bool = True
 
 
 class ServerInfoResponse(msgspec.Struct):
-    """Answer of GET /server_info: settings that are not the defaults, without secrets and options of plugins, and facts
-    learnt at start-up.
+    """Response of GET /server_info: non-default settings, without secrets and options of plugins, and facts learnt at
+    start-up.
     """
 
     version: str
@@ -105,12 +105,12 @@ class ServerInfoResponse(msgspec.Struct):
 
 
 class PausedResponse(msgspec.Struct):
-    """Answer of GET /is_paused."""
+    """Response of GET /is_paused."""
 
     is_paused: bool
 
 
 class SleepingResponse(msgspec.Struct):
-    """Answer of GET /is_sleeping."""
+    """Response of GET /is_sleeping."""
 
     is_sleeping: bool

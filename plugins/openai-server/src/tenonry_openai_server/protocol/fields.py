@@ -1,6 +1,6 @@
 """Treatment of fields outside of our request models. Data, and the error for an unknown name.
 
-| a field that | becomes |
+| a field that | is |
 |---|---|
 | is null, or holds a value that asks for nothing | as good as absent |
 | cannot change an answer by its definition (`HARMLESS`) | accepted |
@@ -18,7 +18,7 @@ from typing import Any
 
 from tenonry_openai_server.errors import APIError, bad_request
 
-# Hints about caching, which objects in a body may hold as well; prefixes are cached without them.
+# Caching hints, which objects in a body may also hold; prefixes are cached without them.
 CACHE_HINTS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 # Accounting, identity and hints about caching or speed.
 HARMLESS = CACHE_HINTS | {
@@ -109,7 +109,7 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
     "annotations": (None, []),
     "web_search_options": (None,),
 }
-# Fields of other servers that are no misspelt fields of this one, however close they look.
+# Fields of other servers that are not misspelt fields of this one, despite similar names.
 ELSEWHERE = frozenset({"mode", "models", "speed", "top_a", "top_n", "typ_p"})
 MAX_NAME_CHARS = 64
 
@@ -135,7 +135,7 @@ def _tolerance(own: str) -> int:
 
 
 def _distance(first: str, second: str, most: int) -> int | None:
-    """Edits that make one text of the other, neighbours swapped being one edit; None for more than `most`.
+    """Edit distance of two texts, counting a swap of neighbours as one edit; None for more than `most`.
 
     This is the optimal string alignment distance.
     """
@@ -155,7 +155,7 @@ def _distance(first: str, second: str, most: int) -> int | None:
 
 
 def unknown_field(name: str, nearest: str | None, under: str = "") -> APIError:
-    """400 for a field that this request, or its field `under`, does not have, with the nearest one that it has."""
+    """Return 400 for a field that this request, or its field `under`, lacks, with the nearest valid one."""
     shown = name if len(name) <= MAX_NAME_CHARS else name[:MAX_NAME_CHARS] + "…"
     hint = f"did you mean {nearest}?" if nearest else "/openapi.json lists the fields; leave it out"
     param = f"{under}.{shown}" if under else shown

@@ -15,7 +15,7 @@ from tenonry_openai_server.protocol.responses import (
 )
 from tenonry_openai_server.protocol.tokens import TokenTexts
 
-LOWEST = -9999.0  # JSON has no infinity; this is the number that OpenAI uses for 'never'
+LOWEST = -9999.0  # JSON has no infinity; OpenAI uses this number for 'never'
 
 
 def _value(logprob: Logprob) -> float:
@@ -47,7 +47,7 @@ def chat_logprobs(
     texts: TokenTexts,
     top: int,
 ) -> ChatLogprobs:
-    """The shape of chat completions, with the `top` most likely tokens of each position."""
+    """Format log-probabilities for chat completions, with the `top` most likely tokens of each position."""
     return ChatLogprobs(
         [
             _token_logprob(token_id, position or {}, texts, top)
@@ -74,7 +74,7 @@ def _token_logprob(
 def prompt_logprobs(
     positions: Sequence[Mapping[int, Logprob] | None], texts: TokenTexts
 ) -> PromptLogprobs:
-    """The log-probabilities of a prompt, by token id; the first position has none."""
+    """Format log-probabilities of a prompt, by token id; the first position has none."""
     return [
         {str(i): PromptLogprob(_value(lp), lp.rank, texts(i, lp)) for i, lp in position.items()}
         if position

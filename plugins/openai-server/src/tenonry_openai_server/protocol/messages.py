@@ -41,7 +41,7 @@ def _spend(info: ValidationInfo) -> None:
 
 Detail = Annotated[
     str, Field(max_length=64)
-]  # the IO processor knows the values, and rejects others by name
+]  # the IO processor validates the values, and rejects others by name
 
 
 class ImageUrl(BaseModel):
@@ -223,7 +223,7 @@ class Message(BaseModel):
 
     @property
     def begins_answer(self) -> bool:
-        """True if the answer continues this message, given that it is the last one."""
+        """True if the answer continues this message as the last one."""
         return self.role == "assistant" and bool(self.prefix or self.partial)
 
     @property

@@ -26,7 +26,7 @@ from tenonry_openai_server.protocol.fields import (
     unknown_field,
 )
 
-MAX_UNKNOWN = 64  # fields that a body does not have; as many again in its objects
+MAX_UNKNOWN = 64  # unknown fields of a body; the limit of its objects is the same
 MAX_NESTED = 65_536  # names in the objects of one body
 MAX_VALUE_BYTES = 256
 Report = Callable[..., None]  # of a part, and why it has no effect
@@ -38,15 +38,15 @@ _any_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
 
 class _Name(str):
-    """A key of an object; a type of its own, so that the decoder calls back for each."""
+    """A key of an object; a separate type, so that the decoder calls back for each."""
 
     __slots__ = ()
 
 
 class NameBound:
-    """Decodes objects of one body while it has at most `most` names. Raises `is_above` for the first one after these.
+    """Decodes objects of one body with at most `most` names. Raises `is_above` for the first one beyond.
 
-    A body with no more colons than that has no more names, and is decoded without a look at each.
+    A body with fewer colons has fewer names, and is decoded without a check of each.
     """
 
     __slots__ = ("_is_above", "_is_short", "_left")
@@ -79,7 +79,7 @@ class NameBound:
 
 @dataclass(frozen=True, slots=True)
 class FieldRules:
-    """The fields of one kind of object. `refused`: name → why; `harmless`: names that never change an answer.
+    """The fields of one kind of object. `refused`: name → reason; `harmless`: names that never change an answer.
 
     `nothing`: name → values without effect. `is_strict`: all other names are rejected.
     """
@@ -121,7 +121,7 @@ def top_fields(raw: bytes, rules: FieldRules) -> Fields:
 
 
 def small_value(raw: msgspec.Raw) -> Any:
-    """The value of a field, or an object that equals nothing for one that is large or out of range."""
+    """Value of a field; an object unequal to everything for one that is large or out of range."""
     if memoryview(raw).nbytes > MAX_VALUE_BYTES:
         return object()
     try:
@@ -185,11 +185,11 @@ class _Shape:
 
     @property
     def value_type(self) -> Any:
-        """An object, a list of objects, or a value that holds none."""
+        """Type of an object, a list of objects, or a value without objects."""
         return self.struct | list[self.struct | _SCALARS] | _SCALARS | msgspec.UnsetType
 
     def is_known(self, raw: msgspec.Raw) -> bool:
-        """Return True if all names in a value are those of fields; a fast check."""
+        """Return True if all names in a value are known fields; a fast check."""
         try:
             self._decode(raw)
         except msgspec.MsgspecError:
@@ -224,7 +224,7 @@ class _Walk:
         elif first == b"[":
             try:
                 found = self._bound.objects(raw)
-            except msgspec.ValidationError:  # anything else is in it
+            except msgspec.ValidationError:  # anything else
                 return
             for place, one in enumerate(found):
                 self._object(shape, one, (path, place))

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class ResponseOptions:
     """Output options of the client.
 
-    `num_logprobs`: alternatives per token, None for no log-probabilities. `prompt_logprobs`: show those of the prompt.
-    `echo`: the prompt precedes the answer. `score_only`: only the prompt is shown; the engine always generates at least
-    one token, which is neither shown nor counted.
+    `num_logprobs`: alternatives per token, None for no log-probabilities. `prompt_logprobs`: include those of the
+    prompt. `echo`: the prompt precedes the answer. `score_only`: only the prompt is shown; the engine always generates
+    at least one token, which is neither shown nor counted.
     """
 
     num_logprobs: int | None = None

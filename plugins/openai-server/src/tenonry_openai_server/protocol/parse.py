@@ -27,7 +27,7 @@ from tenonry_openai_server.protocol.names import (
 )
 
 MAX_SHOWN_BYTES = 4096
-MAX_COPIED_BYTES = 4 << 20  # every completion takes a copy of the settings to its engine
+MAX_COPIED_BYTES = 4 << 20  # every completion sends a copy of the settings to its engine
 MAX_FIELD_BYTES = 128 << 10
 LARGER_FIELDS: dict[str, int] = {
     "allowed_token_ids": 4 << 20,
@@ -60,7 +60,7 @@ FORMS = {
 
 
 def _name_harmless_fields(schema: dict[str, Any], model: type[Body]) -> None:
-    """Add to the schema of a body the names that it takes besides its own."""
+    """Add to the schema of a body the names that it accepts besides its own."""
     if model.is_strict:
         schema["additionalProperties"] = False
         return
@@ -169,7 +169,7 @@ def _known_fields(model: type[Body], raw: bytes, report: Report) -> dict[str, ms
 
 
 def _decode(model: type[Body], fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
-    """The values of the fields, none of them too large, without those that are null. Raises APIError."""
+    """Decode the fields, none of them too large, without null ones. Raises APIError."""
     values = {}
     for name, raw in fields.items():
         if bytes(memoryview(raw)[:4]) == b"null":
@@ -185,7 +185,7 @@ def _decode(model: type[Body], fields: Mapping[str, msgspec.Raw]) -> dict[str, A
 
 
 def _decode_small(name: str, raw: msgspec.Raw) -> Any:
-    """Decode the value; an integer may also be written as 3.0, which is the same number in JSON."""
+    """Decode the value; an integer may also be written as 3.0, the same number in JSON."""
     try:
         value = msgspec.json.decode(raw)
     except msgspec.ValidationError:  # the syntax is right, but a number is beyond 64 bits
@@ -232,7 +232,7 @@ def _problem_text(problem: Any, shown: str) -> str:
 
 
 def _shown(fields: Mapping[str, msgspec.Raw], loc: tuple[int | str, ...]) -> str:
-    """The text that shows a rejected scalar, or none for a large value."""
+    """Text that shows a rejected scalar, or "" for a large value."""
     raw = fields.get(str(loc[0])) if loc else None
     if raw is None or memoryview(raw).nbytes > MAX_SHOWN_BYTES:
         return ""

@@ -18,7 +18,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class DeltaWriter:
-    """Events of one completion as deltas: calls are counted, and each gets an id."""
+    """Events of one completion as deltas: calls are numbered, and receive ids."""
 
     __slots__ = ("_num_calls", "_reader")
 
@@ -57,7 +57,7 @@ class DeltaWriter:
 def chat_chunks(
     context: ResponseContext, bases: Mapping[str, int], form: AnswerForm | None
 ) -> ChatChunks:
-    """The stream of a chat; without a form its text is passed on as it is."""
+    """Stream a chat; without a form its text is unchanged."""
     if form is None:
         return ChatChunks(context, bases)
     return ParsedChatChunks(context, bases, form)

@@ -22,9 +22,8 @@ from tenonry_output_parsers.events import CallArguments, CallEnd, CallStart, Eve
 class AnswerForm:
     """Parsing options for the answers of one request.
 
-    `tools` are those that may be called. `hides_special`: special tokens appear in the text, and those that are no
-    markup are removed from it. `wanted`: the request demands a call of one of these. `is_bare`: a grammar makes the
-    answer a JSON list of calls.
+    `tools`: callable ones. `hides_special`: special tokens appear in the text and are removed, except markup. `wanted`:
+    the request demands a call of one of these. `is_bare`: a grammar makes the answer a JSON list of calls.
     """
 
     parsers: OutputParsers
@@ -51,7 +50,7 @@ class AnswerForm:
         return form, msgspec.structs.replace(params, structured_output=forced.grammar)
 
     def strict_grammar(self) -> StructuredOutput | None:
-        """Grammar of the answer required by strict tools; None for no bound. Raises RequestError."""
+        """Return the grammar required by strict tools; None for no constraint. Raises RequestError."""
         if not any(tool.strict for tool in self.tools):
             return None
         return self.parsers.strict(self.tools)
@@ -92,7 +91,7 @@ class CompletionReader:
         return [self._with_id(event) for event in events if self._is_wanted(event)]
 
     def _with_id(self, event: Event) -> Event:
-        """The event; a call gets an id unless the model wrote one that no other call of this answer has."""
+        """Return the event; a call receives an id unless the model wrote a unique one."""
         if not isinstance(event, CallStart):
             return event
         call_id = event.call_id

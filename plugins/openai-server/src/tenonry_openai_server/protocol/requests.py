@@ -1,4 +1,4 @@
-"""The request bodies of the routes that take a prompt. Front end."""
+"""Request bodies of the routes with a prompt. Front end."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CompletionRequest(SamplingBody):
 
     @property
     def max_new_tokens(self) -> int:
-        """Maximum new tokens; at least one, which the engine always generates."""
+        """Maximum new tokens; at least one, since the engine always generates one."""
         for given in (self.max_completion_tokens, self.max_tokens):
             if given is not None:
                 return max(given, 1)
@@ -169,7 +169,7 @@ class ChatRequest(ChatPrompt, SamplingBody):
 
     @property
     def shown_tools(self) -> list[ToolFunction]:
-        """Tools in the prompt: none if the request forbids calls; those of `allowed_tools` if it names some."""
+        """Tools in the prompt: none if the request forbids calls; those of `allowed_tools` if set."""
         if self.tool_choice == "none":
             return []
         tools = super().shown_tools

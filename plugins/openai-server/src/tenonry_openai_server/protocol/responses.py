@@ -176,7 +176,7 @@ class ModelCard(msgspec.Struct, kw_only=True):
 
 
 class ModelList(msgspec.Struct, kw_only=True):
-    """Answer of GET /v1/models."""
+    """Response of GET /v1/models."""
 
     object: Literal["list"] = "list"
     data: list[ModelCard]
@@ -198,19 +198,19 @@ class DetokenizeResponse(msgspec.Struct):
 
 
 class StateResponse(msgspec.Struct):
-    """Answer of GET /health and GET /ready. `reason`: the error of an unhealthy engine."""
+    """Response of GET /health and GET /ready. `reason`: the error of an unhealthy engine."""
 
     status: str
     reason: str | UnsetType = UNSET
 
 
 class LoadResponse(msgspec.Struct):
-    """Answer of GET /load."""
+    """Response of GET /load."""
 
     server_load: int
 
 
 class VersionResponse(msgspec.Struct):
-    """Answer of GET /version."""
+    """Response of GET /version."""
 
     version: str

@@ -1,6 +1,6 @@
-"""The fields that completions and chat completions share, and how they become SamplingParams. Front end.
+"""Shared fields of completions and chat completions, and their conversion to SamplingParams. Front end.
 
-Types and sizes are checked here, so that nothing large is walked through in vain; the exact bounds of each value are
+Types and sizes are checked here, to avoid the traversal of large values; the exact bounds of each value are
 SamplingParams' own and are checked when it is built.
 """
 
@@ -71,7 +71,7 @@ def _scalars(value: Any) -> dict[str, Any] | None:
 
 
 def _template_values(value: Any) -> dict[str, Any] | None:
-    """Names for a chat template with values of any kind; one that is null reaches the template as none."""
+    """Variables for a chat template with values of any kind; a null one is passed as none."""
     if value is None:
         return None
     if depth(_names(value), 0) > MAX_DEPTH:
@@ -110,7 +110,7 @@ class StreamOptions(BaseModel):
 
 
 class SamplingBody(StructuredBody, ABC):
-    """Shared fields. A field that is absent or null takes the model's default, then OpenAI's."""
+    """Shared fields. An absent or null field has the model's default, else OpenAI's."""
 
     n: int | None = Field(None, ge=1, le=limits.MAX_N)
     temperature: Number | None = Field(None, ge=0, le=100)
@@ -162,7 +162,7 @@ class SamplingBody(StructuredBody, ABC):
     @property
     @abstractmethod
     def max_new_tokens(self) -> int | None:
-        """The most tokens of an answer; None for the rest of the context."""
+        """Maximum tokens of an answer; None for the rest of the context."""
 
     @property
     @abstractmethod

@@ -20,7 +20,7 @@ MAX_CHOICES = 16_384
 
 
 def _schema_text(value: Any) -> Any:
-    """A JSON schema as text, whether it came as such or as an object."""
+    """Return a JSON schema as text, from text or an object."""
     if isinstance(value, dict | bool):
         return msgspec.json.encode(value).decode()
     if not isinstance(value, str):
@@ -45,7 +45,7 @@ TokenIds = Annotated[
 
 
 class JsonSchema(BaseModel):
-    """`response_format.json_schema`. The schema always holds, whether `strict` or not."""
+    """`response_format.json_schema`. The schema is always enforced, also without `strict`."""
 
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
 
@@ -81,7 +81,7 @@ class ResponseFormat(BaseModel):
 
 
 class StructuredOutputs(BaseModel):
-    """`structured_outputs`, as vLLM has it, and the ids after which it holds."""
+    """`structured_outputs` as in vLLM, and the ids after which they apply."""
 
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
     refused_fields: ClassVar[dict[str, str]] = {
@@ -131,7 +131,7 @@ class StructuredBody(Body):
 
     @property
     def output_field(self) -> str | None:
-        """Path of the field that requests structured output, None if there is none."""
+        """Path of the field that requests structured output, None without one."""
         field = next(iter(self._given()), None)
         if field == "response_format" and self.response_format and self.response_format.json_schema:
             return "response_format.json_schema.schema"

@@ -31,7 +31,7 @@ class TokenTexts:
         self._skip_special_tokens = skip_special_tokens
 
     def __call__(self, token_id: int, logprob: Logprob | None = None) -> str:
-        """The token as a text of its own, with U+FFFD for a part of a character."""
+        """Return the token as a separate text, with U+FFFD for a part of a character."""
         if self._as_ids or self._io_processor is None:
             return f"token_id:{token_id}"
         if logprob is not None and logprob.decoded_token is not None:
@@ -47,7 +47,7 @@ class TokenTexts:
         )
 
     def prompt(self, output: RequestOutput) -> str:
-        """The text of a prompt, also of one that was given as token ids."""
+        """Return the text of a prompt, also for token ids."""
         if output.prompt is not None or self._io_processor is None:
             return output.prompt or ""
         return self._io_processor.decode(output.prompt_token_ids)
@@ -81,7 +81,7 @@ class TextOffsets:
         self._count = 0
 
     def advance(self, data: bytes) -> int:
-        """The offset of the next token, which adds `data`."""
+        """Return the offset of the next token, which adds `data`."""
         is_continuation = data[:1] and 0x80 <= data[0] < 0xC0
         if data and not is_continuation:
             self._count += len(self._decoder.decode(b"", final=True))

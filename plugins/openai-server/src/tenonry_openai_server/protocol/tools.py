@@ -61,7 +61,7 @@ class ToolBody(BaseModel):
 
     @property
     def served(self) -> ToolFunction | None:
-        """The function, unless it is a tool of another type."""
+        """Return the function, unless it is a tool of another type."""
         return self.function if self.type == "function" else None
 
 
@@ -83,7 +83,7 @@ class NamedChoice(BaseModel):
 
 
 class AllowedTools(BaseModel):
-    """Some of the functions, and whether one must be called."""
+    """Some of the functions; calling one may be required."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -136,7 +136,7 @@ def depth(value: Any, above: int) -> int:
 def check_choice(
     choice: str | NamedChoice | AllowedChoice | None, tools: Sequence[ToolFunction]
 ) -> None:
-    """Raises ValueError for a choice that none of the tools can fulfil."""
+    """Raise ValueError for a choice that none of the tools can fulfil."""
     names = [tool.name for tool in tools]
     chosen: list[str] = []
     if isinstance(choice, NamedChoice):

@@ -23,7 +23,7 @@ from tenonry_openai_server.protocol.tokens import TextOffsets
 
 
 class ShownTokens(NamedTuple):
-    """A part of a choice. `token_ids` are those of the answer; log-probabilities cover an echoed prompt, too."""
+    """Part of a choice. `token_ids`: of the answer; log-probabilities also cover an echoed prompt."""
 
     text: str
     token_ids: list[int]
@@ -41,7 +41,7 @@ class CompletionView:
         self._begun = False
 
     def show(self, output: RequestOutput, completion: CompletionOutput) -> ShownTokens:
-        """The next part. The first one includes the prompt, if it is echoed."""
+        """Return the next part. The first one includes the prompt, if echoed."""
         options = self._context.options
         echoed = output if options.echo and not self._begun else None
         self._begun = True
@@ -78,7 +78,7 @@ class CompletionView:
 def shown_chat_logprobs(
     context: ResponseContext, completion: CompletionOutput
 ) -> ChatLogprobs | None:
-    """The log-probabilities of a part of a chat's answer, or None if the client did not request any."""
+    """Log-probabilities of a part of a chat's answer, or None if not requested."""
     top = context.options.num_logprobs
     if top is None:
         return None
@@ -86,7 +86,7 @@ def shown_chat_logprobs(
 
 
 def shown_prompt_logprobs(context: ResponseContext, output: RequestOutput) -> PromptLogprobs | None:
-    """The log-probabilities of the prompt, or None if the client did not request any."""
+    """Log-probabilities of the prompt, or None if not requested."""
     if not context.options.prompt_logprobs or output.prompt_logprobs is None:
         return None
     return prompt_logprobs(output.prompt_logprobs, context.texts)

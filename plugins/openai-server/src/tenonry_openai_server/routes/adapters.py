@@ -46,7 +46,7 @@ async def load(request: Request) -> Response:
     **describe("Unload an adapter", UnloadAdapterRequest, AdapterResponse),
 )
 async def unload(request: Request) -> Response:
-    """No new request finds the adapter; those that run end with it."""
+    """Unload an adapter; running requests finish with it."""
     state = server_state(request)
     engine = state.admit()
     body = await read_operation(request, UnloadAdapterRequest)

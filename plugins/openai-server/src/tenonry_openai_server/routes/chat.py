@@ -47,7 +47,7 @@ async def _prompts(engine: AsyncLLM, body: ChatRequest) -> list[Any]:
 
 
 def _form(state: ServerState, body: ChatRequest) -> AnswerForm | None:
-    """Parsing of the answers; None if they are text. Raises APIError 400 for tools that cannot be called."""
+    """Return the parsing of answers; None for text. Raises APIError 400 for tools that cannot be called."""
     parsers = state.parsers
     tools = tuple(tool.for_parser() for tool in body.shown_tools)
     if tools and (parsers is None or not parsers.reads_calls):

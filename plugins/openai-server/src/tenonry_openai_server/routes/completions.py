@@ -39,7 +39,7 @@ async def _prompts(engine: AsyncLLM, body: CompletionRequest) -> list[Any]:
 
 
 async def _prompt(engine: AsyncLLM, body: CompletionRequest, prompt: str | list[int]) -> Any:
-    """One prompt as the engine takes it. Raises RequestError for more token ids than the context holds."""
+    """Convert one prompt for the engine. Raises RequestError for more token ids than the context holds."""
     if isinstance(prompt, str):
         need_text(engine, "a text prompt", "prompt")
     prompt = await truncated(engine, prompt, body, body.max_new_tokens)

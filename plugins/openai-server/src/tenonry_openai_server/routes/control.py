@@ -82,7 +82,7 @@ async def is_sleeping(request: Request) -> Response:
 
 @router.post("/pause", **describe("Hold requests", PauseRequest, DoneResponse))
 async def pause(request: Request) -> Response:
-    """keep: all requests where they are; wait: until those that run have ended; abort: end them."""
+    """Pause: `keep` suspends all requests, `wait` lets running ones finish, `abort` ends them."""
     body = await read_operation(request, PauseRequest)
     state = server_state(request)
     mode = body.chosen_mode
@@ -90,7 +90,7 @@ async def pause(request: Request) -> Response:
         _check_alone(
             state, mode != "keep", f"mode '{mode}' is about the requests of one; use keep", "mode"
         )
-        # Another server may get the request to resume.
+        # Another server may receive the request to resume.
         await told(state.engine.calls["operations"].hold())
         return answer(DoneResponse())
     pausing = state.engine.pause_generation(
@@ -110,13 +110,13 @@ async def is_paused(request: Request) -> Response:
 
 @router.get("/server_info", **describe("Settings of the engines", None, ServerInfoResponse))
 async def server_info(request: Request) -> Response:
-    """The settings that the operator chose. Secrets are left out, and options of plugins, which may be some."""
+    """Return the operator's settings, without secrets, and without options of plugins, which may contain some."""
     return answer(ServerInfoResponse(__version__, server_state(request).engine.info.usage))
 
 
 @router.post("/abort_requests", **describe("End requests", AbortRequest, DoneResponse))
 async def abort_requests(request: Request) -> Response:
-    """Those named, or all; their answers end with the reason `abort`."""
+    """Abort the named requests, or all; their answers end with the reason `abort`."""
     body = await read_operation(request, AbortRequest)
     state = server_state(request)
     _check_alone(state, True, "each ends its own requests only")
@@ -195,7 +195,7 @@ async def scale(request: Request) -> Response:
     **describe("Go on with engines that have other settings", ReplaceRequest, DoneResponse),
 )
 async def replace(request: Request) -> Response:
-    """Start new engines next to the running ones; they take over their requests. A rejected change has no effect."""
+    """Start new engines next to the running ones and move their requests. A rejected change has no effect."""
     body = await read_operation(request, ReplaceRequest)
     state = server_state(request)
     for name, value in body.changes.items():
@@ -255,7 +255,7 @@ def allowed_source(source: str, settings: ServerConfig) -> str:
 
 
 def _not_allowed(source: str) -> APIError:
-    """The same answer for a missing source and for one that may not be read."""
+    """Return the same error for a missing source and for an unreadable one."""
     return APIError(
         403,
         f"source {source[:200]!r} is not there, or not in what the operator listed with --weight-source",

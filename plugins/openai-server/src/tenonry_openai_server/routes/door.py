@@ -70,7 +70,7 @@ class ChatAnswer:
         self._reader: CompletionReader | None = None
 
     async def parts(self) -> AsyncGenerator[ChatPart, None]:
-        """Parts of the answer, as they arrive; closing it aborts the request. Propagates errors of the engine."""
+        """Yield parts of the answer, as they arrive; closing it aborts the request. Propagates errors of the engine."""
         with renamed_fields(self._names):
             async with aclosing(self._begun.outputs()) as outputs:
                 async for output in outputs:
@@ -114,7 +114,7 @@ class ErrorAnswer(NamedTuple):
 
 
 class ChatDoor:
-    """Chats of route plugins. The plugin's own fields are its business; those of the chat are checked here."""
+    """Chats of route plugins. The plugin checks its own fields; those of the chat are checked here."""
 
     async def read(self, request: Request) -> Any:
         """The JSON of a POST, after the checks of admission. Raises errors that the server answers with 4xx or 503."""
@@ -122,7 +122,7 @@ class ChatDoor:
         return await self.read_json(request)
 
     def count(self, request: Request, prompt_tokens: int, completion_tokens: int = 0) -> None:
-        """Count tokens of the engine for limits; those of chats are counted already."""
+        """Count tokens of the engine for limits; tokens of chats are counted already."""
         count_tokens_of(request.scope, prompt_tokens, completion_tokens)
 
     async def read_json(self, request: Request) -> Any:
@@ -146,7 +146,7 @@ class ChatDoor:
         ignored(request).add(part, reason)
 
     def fields(self, request: Request) -> FieldCheck:
-        """Judges the fields of a request by the server's rules, and takes reports of ignored parts."""
+        """Check the fields of a request by the server's rules, and collect reports of ignored parts."""
         return FieldCheck(ignored(request))
 
     async def model(self, request: Request, name: str | None) -> str:
@@ -165,10 +165,10 @@ class ChatDoor:
     async def chat(
         self, request: Request, fields: Mapping[str, Any], names: Mapping[str, str] | None = None
     ) -> ChatAnswer:
-        """Begin the answer to a chat, whose fields are those of /v1/chat/completions except `n` and `stream`.
+        """Start the answer to a chat, with the fields of /v1/chat/completions except `n` and `stream`.
 
-        `names`: the client's path of fields by their path in the chat, for errors about them and what is in them.
-        Raises errors that the server answers with 4xx or 503.
+        `names`: the client's path of fields by their path in the chat, for errors about them and their contents. Raises
+        errors that the server answers with 4xx or 503.
         """
         names = names or {}
         with renamed_fields(names):
@@ -179,7 +179,7 @@ class ChatDoor:
         return ChatAnswer(begun, parsers.new_call_id if parsers is not None else _no_call, names)
 
     async def whole(self, request: Request, answer: ChatAnswer) -> list[ChatPart]:
-        """All parts of an answer; a client that leaves ends it."""
+        """Return all parts of an answer; a disconnected client ends it."""
         async with DisconnectWatch(request.receive):
             return [part async for part in answer.parts()]
 

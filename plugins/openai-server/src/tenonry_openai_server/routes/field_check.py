@@ -40,8 +40,8 @@ class FieldCheck:
         """Check the fields of a whole body, of which `known` are read. Raises an error that the server answers with
         400.
 
-        `refused`: further names that would change an answer → why they cannot; `nothing`: name → values without effect.
-        Accounting fields are accepted.
+        `refused`: further names that would change an answer → reason of the rejection; `nothing`: name → values without
+        effect. Accounting fields are accepted.
         """
         rules = FieldRules(
             known, {**UNSUPPORTED, **refused}, HARMLESS, {**HARMLESS_VALUES, **nothing}

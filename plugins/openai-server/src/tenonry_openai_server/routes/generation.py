@@ -52,7 +52,7 @@ class StartedGeneration(NamedTuple):
     form: AnswerForm | None
 
     def outputs(self) -> OutputStream:
-        """The outputs of all prompts as they come."""
+        """Yield the outputs of all prompts as they arrive."""
         return self.streams[0] if len(self.streams) == 1 else merge(self.streams)
 
 
@@ -75,8 +75,8 @@ def _as_text(_: ServerState, __: SamplingBody) -> None:
 class Endpoint(Generic[BodyType]):
     """Route-specific parts of request handling.
 
-    `prompts(engine, body)` prepares a request's prompts as `AsyncLLM.generate` takes them; `complete` makes the body of
-    a whole answer of the last output of each prompt. `form`: parsing of answers, None if they are text.
+    `prompts(engine, body)` prepares a request's prompts for `AsyncLLM.generate`; `complete` makes the body of a whole
+    answer from the last output of each prompt. `form`: parsing of answers, None for text.
     """
 
     body: type[BodyType]
@@ -187,7 +187,7 @@ class Generation:
         self._params = msgspec.structs.replace(self._params, structured_output=wanted)
 
     def start(self, prompts: Sequence[Any]) -> list[OutputStream]:
-        """The engine's streams, one per prompt; each begins when it is first read."""
+        """Return the engine's streams, one per prompt; each starts when it is first read."""
         return [self._start_one(number, prompt) for number, prompt in enumerate(prompts)]
 
     def _start_one(self, number: int, prompt: Any) -> OutputStream:
@@ -231,6 +231,6 @@ async def _last_of(streams: Sequence[OutputStream]) -> list[RequestOutput]:
 
 
 async def _encoded(make: Callable[[], Any], outputs: Sequence[RequestOutput]) -> Response:
-    """Result of `make` for the outputs, as JSON. Writing lists of log-probabilities may take seconds."""
+    """Encode the result of `make` for the outputs as JSON. Writing lists of log-probabilities may take seconds."""
     body = await off_loop(logprobs_size(outputs), lambda: msgspec.json.encode(make()))
     return Response(body, media_type="application/json")

@@ -1,4 +1,4 @@
-"""The identity of an HTTP request that generates, which travels with each of its prompts. Front end."""
+"""Identity of an HTTP request that generates, sent with each of its prompts. Front end."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def ready(request: Request) -> Response:
 
 
 def _shown(phase: Phase) -> str:
-    """The phase of a server that is not ready: if it thinks that it is, its engine died a moment ago."""
+    """Phase of a server that is not ready; if it is set to ready, its engine died a moment ago."""
     return (Phase.DEAD if phase is Phase.READY else phase).value
 
 
@@ -123,7 +123,7 @@ async def _cards(request: Request, names: Sequence[str]) -> list[ModelCard]:
 @router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models", **describe("Served models", None, ModelList))
 async def models(request: Request) -> Response:
-    """The served names of the model, and those of adapters."""
+    """Return the served names of the model, and those of adapters."""
     state = server_state(request)
     names = [*state.model_names, *await state.adapters.all(state.engine)]
     return answer(ModelList(data=await _cards(request, names)))

@@ -1,6 +1,6 @@
 """Requests of operators: fields in the body, in the query as in vLLM's routes, or in both. Front end, event loop.
 
-A request without a body needs no content type: these routes are behind a key, which no web page sends by itself.
+A request without a body needs no content type: these routes require a key, which web pages do not send by themselves.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ async def with_field(outputs: OutputStream, body: SamplingBody, io_processor: An
 
 
 def _renamed(error: RequestError | EngineGenerateError, field: str) -> APIError:
-    """The answer to the error, which names `field`; one about another field, such as min_tokens, keeps its own."""
+    """Return the error's answer with `field`; one about another field, such as min_tokens, keeps its own."""
     found = as_api_error(error)
     param = found.param if error.param is not None and not INNER.match(error.param) else field
     message = INNER.sub(lambda _: field, found.detail, count=1)
@@ -52,7 +52,7 @@ def _renamed(error: RequestError | EngineGenerateError, field: str) -> APIError:
 
 @contextmanager
 def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors that are raised within name the fields of another protocol; `names`: their paths by those of a chat."""
+    """Rename fields in errors raised within for another protocol; `names`: their paths by those of a chat."""
     try:
         yield
     except APIError as error:

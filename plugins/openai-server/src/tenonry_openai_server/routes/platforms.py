@@ -41,7 +41,7 @@ async def invocations(request: Request) -> Response:
     except ClientDisconnect:
         raise Disconnected from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return await COMPLETIONS.answer(request)  # which reports the error
+        return await COMPLETIONS.answer(request)  # reports the error
     if "messages" in fields:
         return await CHAT.answer(request)
     if "prompt" in fields:

@@ -1,7 +1,7 @@
 """The extension point `tenonry.routes`: third-party routes under /plugins/<name>, behind the same checks. Front end.
 
-An entry point names a callable: it gets a RouteContext and returns an ASGI application, such as a FastAPI or Starlette
-router. It is called before the model loads; the engine is available once the server is ready. Its attributes:
+An entry point names a callable: it receives a RouteContext and returns an ASGI application, such as a FastAPI or
+Starlette router. It is called before the model loads; the engine is available once the server is ready. Its attributes:
 
 - `Settings`: a PluginSettings, set by flags, variables and file like the server's; the context has an instance.
 - `at_root`: it returns an APIRouter, whose routes have their own paths, such as /v1/responses.
@@ -55,7 +55,7 @@ class RouteContext:
 
     @property
     def engine(self) -> AsyncLLM:
-        """The engine. Raises an exception that answers 503 while the server takes no requests."""
+        """Return the engine. Raises an exception for 503 while the server is not ready."""
         return self._state.admit()
 
     @property
@@ -74,7 +74,7 @@ class RouteContext:
 def mount_plugins(
     api: FastAPI, state: ServerState, own: Sequence[APIRouter]
 ) -> tuple[set[str], set[str]]:
-    """Mount the plugins that the operator chose, in addition to the server's `own` routes.
+    """Mount the configured plugins, in addition to the server's `own` routes.
 
     Returns the paths of all routes that are not below /plugins, and those that GET reads without a key. Raises
     PluginError for a bad name, a collision or a failure.
@@ -112,7 +112,7 @@ def _paths(router: APIRouter) -> Iterator[tuple[str, str]]:
 
 
 def _include(api: FastAPI, app: object, choice: str, taken: set[tuple[str, str]]) -> set[str]:
-    """Add the routes of a router at their own paths, none of which may be taken, and return the paths that have GET.
+    """Add the routes of a router at their own, unused paths, and return the paths with GET.
 
     Raises PluginError.
     """

@@ -1,4 +1,4 @@
-"""Prompts of requests as the engine takes them: chats rendered, long prompts cut. Front end, event loop."""
+"""Conversion of prompts for the engine: chats rendered, long prompts truncated. Front end, event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenonry_openai_server.protocol.sampling import SamplingBody
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
 
-MESSAGE_CHARS = 64  # a template takes as long for a message as for this many characters of text
+MESSAGE_CHARS = 64  # characters of text with the template time of one message
 
 
 def need_text(engine: AsyncLLM, what: str, param: str) -> IOProcessor:
@@ -63,7 +63,7 @@ async def render(
 async def truncated(
     engine: AsyncLLM, prompt: Any, body: SamplingBody, max_tokens: int | None
 ) -> Any:
-    """The prompt truncated to its last `truncate_prompt_tokens` tokens; -1 keeps as many as fit with the answer."""
+    """Truncate the prompt to its last `truncate_prompt_tokens` tokens; -1 keeps as many as fit with the answer."""
     keep = body.truncate_prompt_tokens
     if keep is None:
         return prompt

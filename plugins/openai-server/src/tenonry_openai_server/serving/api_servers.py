@@ -95,10 +95,10 @@ class TopProcess:
         self._exits: queue.SimpleQueue[tuple[str, int, int]] = queue.SimpleQueue()
         self._waiting = set(
             range(1, settings.api_server_count + 1)
-        )  # servers that never served yet
+        )  # servers that have not served yet
         self._loop: asyncio.AbstractEventLoop | None = None
         self._status = 0
-        self._stops = 0  # how often a stop was requested
+        self._stops = 0  # number of requested stops
         self._stops_passed_on = 0
         self._start_error: LaunchError | None = None
         self._deadline: float | None = None
@@ -154,7 +154,7 @@ class TopProcess:
     def interrupt_start(
         self, start: Start, number: int = 0, frame: FrameType | None = None
     ) -> None:
-        """A server ended while the engines load: stop loading them. `number` and `frame`: as of a signal handler."""
+        """Stop loading the engines after a server ended. `number` and `frame`: as in a signal handler."""
         if start.is_underway and (self.is_interrupted or not self.is_stopping):
             self.is_stopping = True
             self.is_interrupted = True
@@ -181,7 +181,9 @@ class TopProcess:
 
     # ------------------------------------------------------------------ the loop
     async def serve(self) -> int:
-        """Serve until all have ended. Returns the exit status. Raises LaunchError for a server that never served."""
+        """Serve until all servers have ended. Returns the exit status. Raises LaunchError for a server that never
+        served.
+        """
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.hub.listen(self._loop)
@@ -202,7 +204,7 @@ class TopProcess:
         return self._status
 
     def _connected(self, index: int) -> None:
-        """A server takes requests."""
+        """Record a server that accepts requests."""
         if self._waiting:
             self._waiting.discard(index)
             if not self._waiting:
@@ -236,14 +238,14 @@ class TopProcess:
         self._changed.set()
 
     def _left(self, index: int, what: str) -> None:
-        """A server ended with status 0, which is unexpected while this process still serves."""
+        """Handle an unexpected exit with status 0 while this process still serves."""
         self._leaving.discard(index)
         if not self.is_stopping:
             self._died(index, what, 0)
         self._changed.set()
 
     def _ended(self, what: str, code: int) -> None:
-        """A server ended after a stop was requested. The stop signal ends one that had hardly begun."""
+        """Handle the end of a server after a stop was requested. The stop signal ends one during its start."""
         if code not in {0, -STOP_SIGNAL}:
             self._status = 1
             if self.hub.dead is None:
@@ -300,7 +302,7 @@ class TopProcess:
             self._loop.call_soon_threadsafe(self._stop)
 
     def _stop(self) -> None:
-        if self._stops_passed_on == self._stops:  # a signal came while `serve` looked for one
+        if self._stops_passed_on == self._stops:  # a signal arrived during the loop of `serve`
             return
         self._stops_passed_on = self._stops
         drain_s = 0.0 if self._stops > 1 else self._config.shutdown_timeout

@@ -10,8 +10,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 
-FEW_CONNECTIONS = 256  # a full collection then takes some 20 ms
-DUE_COUNT = 10  # collections of the middle generation after which a full one is due, as in the allocator's default
+FEW_CONNECTIONS = 256  # a full collection takes about 20 ms up to this number
+DUE_COUNT = 10  # collections of the middle generation until a full one is due, as in the allocator's default
 # After this many a full collection does not wait any longer, so that garbage stays below some 300 MB. A flood of 5,000
 # requests alone makes about 100.
 MAX_COUNT = 400
@@ -19,7 +19,7 @@ NEVER = 2**31 - 1
 
 
 class FullCollections:
-    """Owns the full collections of this process from `start` to `stop`. `num_connections` are those open now."""
+    """Owns the full collections of this process from `start` to `stop`. `num_connections`: open ones."""
 
     def __init__(self, num_connections: Callable[[], int]) -> None:
         self._num_connections = num_connections
@@ -35,7 +35,7 @@ class FullCollections:
         gc.set_threshold(young, middle, NEVER)
 
     def poll(self) -> None:
-        """Collect if it is due and short, or overdue. Called several times a second."""
+        """Collect if due and short, or overdue. Called several times a second."""
         if self._thresholds is None:
             return
         _, _, count = gc.get_count()

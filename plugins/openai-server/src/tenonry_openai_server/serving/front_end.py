@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def shared_keys(config: EngineConfig, settings: ServerConfig) -> Iterator[EngineConfig]:
-    """Add a key file for the engines of this server, if they need one and the user configured none: private, and
-    removed at the end.
+    """Add a private key file for the engines of this server, if they need one and none is configured; removed at the
+    end.
     """
     if not settings.prefill_engines or config.auth_key_file is not None:
         yield config

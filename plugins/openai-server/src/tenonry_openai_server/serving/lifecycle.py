@@ -1,5 +1,5 @@
-"""`tenonry serve` from the taken port to the exit status. The main thread owns the engines and the signals; the event
-loop, with the HTTP server, lives in a thread of its own and answers from the first moment, while the model loads.
+"""`tenonry serve` from the bound port to the exit status. The main thread owns the engines and the signals; the event
+loop, with the HTTP server, runs in a separate thread and responds immediately, while the model loads.
 
 So engines are started and stopped by the thread that stays (a child may be tied to the life of the thread that made
 it), a signal interrupts a long start at any point, and probes never hang.
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.server")
 
-# Given a configuration and what begins to answer HTTP; returns once the engine is ready.
+# Receives a configuration and the start of the HTTP server; returns once the engine is ready.
 MakeEngine = Callable[[EngineConfig, Callable[[], None]], "AsyncLLM"]
 
-# They take locks, or make sockets, in steps between which an exception leaves them so.
+# Modules that use locks or sockets, which an exception between two steps would leave open.
 LOCKING = {
     "threading",
     "logging",
@@ -55,20 +55,20 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 POLL_S = 0.5  # a signal may reach another thread; the main thread wakes at least this often
 
 
-EngineType = TypeVar("EngineType")  # what is shut down at the end
+EngineType = TypeVar("EngineType")  # to be shut down at the end
 
 
 class StopStart(BaseException):
-    """A signal came while the engines were starting. No Exception, so that no handler takes it for a failure."""
+    """A signal arrived while the engines were starting. No Exception, so that no handler treats it as a failure."""
 
 
 class Start:
     """Set while engines start. No `threading.Event`: a signal handler could interrupt the holder of its lock, and
     deadlock.
 
-    StopStart may arise between any two instructions of the main thread. It is put off while these belong to a module
-    that would keep a lock or a socket then, for which another thread would wait without end, and repeated if it was
-    raised where Python drops exceptions, such as in a callback of a weak reference.
+    StopStart may arise between any two instructions of the main thread. It is deferred in modules that would leave a
+    lock or a socket open, blocking other threads forever, and repeated if Python dropped it, as in a callback of a weak
+    reference.
     """
 
     __slots__ = ("_num_deferred", "_number", "_place", "is_underway")
@@ -80,13 +80,15 @@ class Start:
         self._place = (0, 0)
 
     def interrupt(self, number: int = 0, frame: FrameType | None = None) -> None:
-        """Raise StopStart into `frame`, which signal `number` has interrupted, now or a moment later."""
+        """Raise StopStart into `frame`, interrupted by signal `number`, now or shortly afterwards."""
         self._number = number
         place = (id(frame), frame.f_lasti if frame is not None else 0)
         self._num_deferred = self._num_deferred + 1 if place == self._place else 0
         self._place = place
         if self._num_deferred < MAX_DEFERRALS and _keeps_locks(frame):
-            _thread.start_new_thread(self._send_again, ())  # takes no lock, as a handler must not
+            _thread.start_new_thread(
+                self._send_again, ()
+            )  # without a lock, as required in a handler
             return
         self.is_underway = False  # a second signal must not interrupt the clean-up after the first
         raise StopStart
@@ -103,7 +105,7 @@ class Start:
 
 
 def _keeps_locks(frame: FrameType | None) -> bool:
-    """Return True if our own code called, directly or not, one of `LOCKING`, which `frame` is in."""
+    """Return True if our own code called, directly or indirectly, a module of `LOCKING` that contains `frame`."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         if module in LOCKING:
@@ -145,7 +147,7 @@ def serve(
 def start_own_engine(
     settings: ServerConfig, config: EngineConfig, listen: Callable[[], None]
 ) -> AsyncLLM:
-    """The engines' processes import while this one does: they take longest, so they begin first."""
+    """Start the engines, whose processes import concurrently with this one; they take longest and start first."""
     engines = own_engines(config)
     with contextlib.ExitStack() as started:
         started.callback(engines.shutdown)
@@ -200,7 +202,7 @@ class Stoppable(Protocol):
 
 @contextlib.contextmanager
 def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[Start]:
-    """Signals stop the process, or the yielded start while it is underway. Ignored afterwards: the process ends."""
+    """Stop the process, or the yielded start while it runs, by signals. Ignored afterwards: the process ends."""
     start = Start()
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Takes the listening socket before anything slow starts, or names the process that has it. Light; front end."""
+"""Binds the listening socket before anything slow starts, or names the process that uses it. Light; front end."""
 
 from __future__ import annotations
 

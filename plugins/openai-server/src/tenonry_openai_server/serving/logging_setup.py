@@ -12,7 +12,7 @@ GARBAGE = ("Invalid HTTP request", "Unsupported upgrade request", "No supported 
 
 
 def set_up_logging(process: str, root_path: str = "") -> None:
-    """The server's own lines and those of the HTTP library look alike and go to standard error."""
+    """Log the server's own lines and those of the HTTP library in one format to standard error."""
     configure_logging(process)
     handlers = logging.getLogger("tenonry").handlers
     for name, level in (("uvicorn.error", logging.WARNING), ("uvicorn.access", logging.INFO)):
@@ -25,7 +25,7 @@ def set_up_logging(process: str, root_path: str = "") -> None:
 
 
 class GarbageFilter(logging.Filter):
-    """Lowers lines about bytes that are no HTTP to DEBUG: anyone who reaches the port could fill the log with them."""
+    """Lowers lines about bytes that are no HTTP to DEBUG: anyone with access to the port could fill the log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not str(record.msg).startswith(GARBAGE):
@@ -38,7 +38,7 @@ class GarbageFilter(logging.Filter):
 class ProbeFilter(logging.Filter):
     """Keeps a probe or a scrape out of the access log unless its status differs from that of the one before it.
 
-    They come every few seconds and would hide the lines that matter. The first one is logged if it failed.
+    They arrive every few seconds and would hide important lines. The first one is logged if it failed.
     """
 
     def __init__(self, root_path: str = "") -> None:
