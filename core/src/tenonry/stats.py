@@ -74,8 +74,8 @@ class RecoveryStats(msgspec.Struct, kw_only=True):
     """Statistics of an engine that died, or was replaced. `tokens_recomputed`: prompts and delivered tokens of resumed
     requests that had run; cached prefixes of another engine reduce the actual work. `silence_s`: seconds from its death
     until it served again. `fallbacks`: replacements of its scheduler, `connector_fallbacks`: of its KV connector.
-    `replacements`: planned replacements. `takeovers`: replacements of a dead engine by a standby; `standbys`: current
-    number of standbys of all engines.
+    `replacements`: planned replacements. `takeovers`: replacements of a dead engine by a spare one; `standbys`: current
+    number of all spare engines.
     """
 
     deaths: int = 0

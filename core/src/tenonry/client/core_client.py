@@ -45,7 +45,7 @@ class CoreClient:
 
     `frames_dropped`: undecodable frames and those of another epoch; `faults`: engines ended by a plugin, by its name.
     `dead`: reason why no request can be served. `leaving`: engines without new requests. `newcomers`: ready engines
-    without an index yet; calls of all engines include them, except standbys. `recovers`: dead engines restart; until
+    without an index yet; calls of all engines include them, except spare ones. `recovers`: dead engines restart; until
     then they are `awaited`, also by requests that no other engine can serve.
     """
 

@@ -30,9 +30,7 @@ from tenonry.errors import ConfigError
 from tenonry.gpus import visible_devices
 
 STEP_TOKENS = 2048
-CPU_STEP_TOKENS = (
-    512  # of prompts, in addition to all decoding rows: more in one step are no faster
-)
+CPU_STEP_TOKENS = 512  # of prompts, besides decoding rows: more in one step are no faster
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 

@@ -82,7 +82,7 @@ class EngineLoop:
             self.config,
             msgspec.json.decode(spec.model_text, type=ModelInfo),
             plan,
-            # A standby may later take any index.
+            # A spare engine may later take any index.
             engine_index=spec.engine_index if spec.engine_index < FIRST_STANDBY else 0,
             on_failure=self._on_executor_failure,
             starter=starter,

@@ -56,7 +56,7 @@ class EngineUtilities:
         self._ports.detach(client)
 
     def take_place(self, index: int, epoch: int) -> None:
-        """Take the index of a dead engine from now on, as its standby."""
+        """Take the index of a dead engine from now on."""
         self._core.index = index
         self._ports.take_place(index, epoch)
         configure_logging(engine_name(index))

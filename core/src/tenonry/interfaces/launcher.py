@@ -12,7 +12,7 @@ import msgspec
 from tenonry.errors import Unsupported
 from tenonry.interfaces.plugin import Plugin, PluginContext
 
-FIRST_STANDBY = 4096  # lowest index of standbys; above those of all serving engines
+FIRST_STANDBY = 4096  # lowest index of spare engines; above those of all serving ones
 
 
 def engine_name(index: int) -> str:

@@ -27,10 +27,10 @@ class EngineEvents:
     """
 
     def on_death(self, index: int, death: Death) -> None:
-        """An engine, or a standby, ended without request. From any thread, once for each."""
+        """An engine, serving or spare, ended without request. From any thread, once for each."""
 
     async def on_join(self, fleet: Any, indexes: Sequence[int]) -> None:
-        """Engines of an `EngineFleet` are ready and receive their indexes next; or a standby is ready."""
+        """Engines of an `EngineFleet` are ready and receive their indexes next; or a spare one is ready."""
 
     def on_switch(self, indexes: Sequence[int], coordinator: CoordinatorFacts | None) -> None:
         """Newcomers take these indexes; the streams of their predecessors move there."""

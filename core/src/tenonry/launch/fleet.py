@@ -184,8 +184,8 @@ class EngineFleet:
         )
 
     def place(self, index: int) -> int:
-        """GPU set of an engine: that of its number, unless a former standby brought its own to another number. A
-        standby shares one if there are no others.
+        """GPU set of an engine: that of its number, unless a former spare engine brought its own to another number. A
+        spare engine shares one if there are no others.
         """
         used = Counter(self.places.values())
         place = 0 if self.config.data_parallel_rank is not None else index

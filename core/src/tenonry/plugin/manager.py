@@ -215,9 +215,7 @@ def _check(record: PluginRecord, config: EngineConfig) -> None:
 
 
 def settings_of(record: PluginRecord) -> type[PluginSettings]:
-    """Return the settings model of a plugin. Imports the plugin unless an entry point of its distribution names the
-    model.
-    """
+    """Return the settings model of a plugin. Imports the plugin unless an entry point names the model."""
     entry = find_entry_point(SETTINGS, f"{record.kind}.{record.name}")
     if entry is None or entry.distribution != record.distribution:
         return getattr(load_class(record), "Settings", PluginSettings)
@@ -335,9 +333,7 @@ def _target_record(kind: str, choice: PluginChoice, target: str) -> PluginRecord
 def _entry_record(
     point: Point, choice: PluginChoice, found: PluginRecord | None, allow_experimental: bool
 ) -> PluginRecord:
-    """Return the record of an entry point, with the options of the choice. Raises PluginNotFound and the errors of
-    `check_tier`.
-    """
+    """Return an entry point's record, with the options of the choice. Raises PluginNotFound, and as `check_tier`."""
     if found is None:
         raise not_found(point, choice.name)
     check_requirements(found.distribution)
@@ -382,9 +378,7 @@ def build_plugin(record: PluginRecord, context: PluginContext) -> Any:
 
 
 def build_coordination(config: EngineConfig, plan: PluginPlan) -> tuple[Coordination, PluginRecord]:
-    """Build the coordination; returns it with its record. The plan of a single engine names none: it is resolved here
-    when others join.
-    """
+    """Return the coordination and its record, resolved here if the plan is that of a single engine."""
     record = plan.find("coordination") or PluginManager(config.plugins).resolve(
         "coordination", config.coordination, config
     )

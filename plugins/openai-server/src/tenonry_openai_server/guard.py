@@ -85,9 +85,7 @@ class Guard:
         except Exception as error:  # noqa: BLE001  the last resort: logged, and answered in OpenAI's shape
             if complete:
                 return  # an inner layer has answered and logged it
-            if is_closed(
-                error
-            ):  # with a 400, because the head is followed by something other than HTTP
+            if is_closed(error):  # with a 400, because the head is followed by no HTTP
                 logger.debug("request %s: connection closed", scope[REQUEST_ID])
                 while (await receive())["type"] != "http.disconnect":
                     pass  # otherwise the HTTP library would log a missing answer

@@ -277,9 +277,7 @@ class Transfers:
         for row, (request, extra) in self._promised.items():
             self._ask("allocated", request, block_ids(row), extra)
         self._promised.clear()
-        known = (
-            self._step - self._depth
-        )  # the results of this step and of all earlier ones are known
+        known = self._step - self._depth  # results of this step and all earlier ones are known
         self._trusted = {
             handle: load
             for handle, load in self._trusted.items()

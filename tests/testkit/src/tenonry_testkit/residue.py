@@ -19,9 +19,7 @@ from typing import Any
 
 import psutil
 
-RUN_VARIABLE = (
-    "PYTEST_TENONRY_RUN"  # inherited by all processes of a test, even after their parent died
-)
+RUN_VARIABLE = "PYTEST_TENONRY_RUN"  # inherited by all processes of a test, even orphans
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 RUN_DIRECTORIES = "tenonry-"

@@ -228,9 +228,7 @@ class StepChecker:
         self, stay: Stay, count: int, *, samples: bool, ahead: int, written: dict[int, Stay]
     ) -> None:
         start = stay.num_computed
-        stay.num_pending += (
-            ahead  # of a multi-token step: each but its last token is computed in it
-        )
+        stay.num_pending += ahead  # of a multi-token step: all but its last token are computed
         end = stay.num_computed + count + ahead
         self._check_length(stay, end, ahead, samples=samples)
         stay.num_computed = end

@@ -86,9 +86,7 @@ class Start:
         self._num_deferred = self._num_deferred + 1 if place == self._place else 0
         self._place = place
         if self._num_deferred < MAX_DEFERRALS and _keeps_locks(frame):
-            _thread.start_new_thread(
-                self._send_again, ()
-            )  # without a lock, as required in a handler
+            _thread.start_new_thread(self._send_again, ())  # lock-free, as required in a handler
             return
         self.is_underway = False  # a second signal must not interrupt the clean-up after the first
         raise StopStart

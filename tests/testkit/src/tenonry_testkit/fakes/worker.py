@@ -63,9 +63,7 @@ class FakeWorker(Worker):
         self._new_rows: list[NewRow | None] = [None] * size
         self._salt = np.zeros(size, np.uint64)
         self._failure = np.zeros(size, np.int32)  # RowFailure code of a row that cannot continue
-        self._rubbish = np.zeros(
-            size, np.bool_
-        )  # rows that run on contents which were never loaded
+        self._rubbish = np.zeros(size, np.bool_)  # rows that run on missing contents
         self._entered = np.zeros(size, np.int64)
         self._asks: Counter[int] = Counter()  # handle → number of requests for its grammar
         self._known_failures: dict[int, int] = {}  # handle → steps when its failure was reported
