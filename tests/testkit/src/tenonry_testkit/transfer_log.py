@@ -91,8 +91,8 @@ class CheckedBlocks:
 class TransferLog:
     """Both halves of one connector, monitored.
 
-    `model` is the arithmetic of the worker; `blocks_of_rows` returns the blocks that running rows hold, and
-    `expected_tokens(handle)` all tokens of a request that ends by itself.
+    `model` is the arithmetic of the worker; `blocks_of_rows` returns the blocks of running rows, and
+    `expected_tokens(handle)` all tokens of a finished request.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class TransferLog:
                 return
 
     def _check_held(self, request: Request, block_ids: Sequence[int]) -> None:
-        """Full blocks hold the K/V of the request's tokens, in order."""
+        """Check that full blocks hold the K/V of the request's tokens, in order."""
         if self._store is None or len(self._store.tensors) != 1:
             return
         size = self._block_size

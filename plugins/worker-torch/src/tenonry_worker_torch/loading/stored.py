@@ -40,8 +40,8 @@ PIECE = 1 << 20  # float32 elements of a weight in memory at a time
 
 
 class StoredLinear(nn.Linear):
-    """`stored`: None once the layer has lost its weight, or got it as floats. `floats`: rows in float32, for products
-    piece by piece; oneDNN would compile code for each shape in 16 bits, and hold it.
+    """`stored`: None once the layer lost its weight, or received it as floats. `floats`: rows in float32, for products
+    piece by piece; oneDNN would compile and keep 16-bit code for each shape.
     """
 
     stored: LowBitWeight | QuantisedWeight | None
