@@ -282,9 +282,7 @@ class SchedulerHarness:
         return len(self.in_flight) < self.spec.depth and self._has_work()
 
     def _has_work(self) -> bool:
-        """Return True if a step may be useful. An idle engine polls no connector; this one continues, so that every
-        block can be accounted for.
-        """
+        """Return True if a step may be useful. This engine polls connectors even when idle, to account for blocks."""
         return self.scheduler.has_requests() or self._num_transfers() > 0
 
     def launch(self) -> bool:
