@@ -1,10 +1,11 @@
 """Imports torch and transformers at less cost, without changing their behaviour. Worker process.
 
 Half a million objects are created, so garbage collection during the import takes a fifth of the time and finds nothing.
-transformers adds three costs: it reads the source of all its models twice, since its cache of exports is too small, and
-searches every line for a name in the last ones; it imports scipy, accelerate and parts of torch for training and
-multi-device models, unused in serving; and it imports a compiler for annotations that only the compiler reads. torch
-imports an algebra system for queries about numeric sizes.
+Three other costs are those of transformers: it reads the source of all its models twice, since its cache of exports is
+smaller than their number, and searches every line for a name that is in the last ones; it imports scipy for losses,
+accelerate and parts of torch for training and for models over several devices, none of which serving computes, and a
+compiler for marks that only the compiler reads. And torch imports an algebra system for queries about sizes that are
+numbers.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def importing() -> Iterator[None]:
 
 
 def _age_objects() -> None:
-    """Exclude objects of new modules from young collections. Freezing and thawing makes them old without a traversal; a
-    process with frozen objects freezes those of new modules as well.
+    """Spare the objects of new modules the collections of the young: they stay. Freezing and thawing again makes them
+    old, without a look at any; a process that had frozen its objects has those of new modules frozen as well.
     """
     is_frozen = gc.get_freeze_count() > 0
     gc.freeze()
@@ -95,7 +96,7 @@ def _age_objects() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules with changed execution; others are left to the following finders."""
+    """Finds the modules that are executed in another way; all others are left to the finders behind it."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -135,7 +136,7 @@ class _Scanner(SourceFileLoader):
 
 
 def _last_exports(text: str) -> str:
-    """Return the text from the last line that begins with `__all__`, the effective one; all of it without one."""
+    """Text from the last line that begins with `__all__`, which is the one that counts; all of it if there is none."""
     return text[text.rfind("\n__all__") + 1 :]
 
 
@@ -179,8 +180,8 @@ class _Nothing:
     """A class without objects."""
 
 
-_NO_ALGEBRA = SimpleNamespace(Basic=_Nothing)  # without instances before it is imported
-_EXECUTED: set[str] = set()  # modules with completed imports
+_NO_ALGEBRA = SimpleNamespace(Basic=_Nothing)  # of which nothing is an object before it is imported
+_EXECUTED: set[str] = set()  # modules whose own imports are made
 _LOCK = threading.Lock()
 _STATE = SimpleNamespace(entered=0, collects=True, known=0)
 _FINDER = _Finder()
