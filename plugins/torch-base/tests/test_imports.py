@@ -18,6 +18,7 @@ import torch
 from tenonry_torch_base import imports
 from tenonry_torch_base.imports import importing
 
+PEFT = "transformers.integrations.peft"
 LOSS = "transformers.loss.loss_for_object_detection"
 
 
@@ -148,9 +149,10 @@ class TestTransformers:
         self, finder, monkeypatch
     ):
         accelerate = pytest.importorskip("accelerate")
+        importlib.import_module(PEFT)  # what it imports may import accelerate
         monkeypatch.delitem(sys.modules, "accelerate")
         monkeypatch.delitem(sys.modules, "accelerate.utils", raising=False)
-        module = executed(finder, "transformers.integrations.peft")
+        module = executed(finder, PEFT)
         assert "accelerate" not in sys.modules
         monkeypatch.setitem(sys.modules, "accelerate", accelerate)
         model = torch.nn.Linear(1, 1)

@@ -6,6 +6,7 @@ hub id must be looked up.
 
 from __future__ import annotations
 
+from tenonry_hf_hub.cache import cache_folder
 from tenonry_hf_hub.facts import text_config
 from tenonry_hf_hub.files import read_json, read_json_if_there, read_text
 from tenonry_hf_hub.gguf import WEIGHTS as GGUF_WEIGHTS
@@ -30,6 +31,7 @@ __all__ = [
     "Located",
     "StoredTensor",
     "WeightFiles",
+    "cache_folder",
     "check_present",
     "check_sizes",
     "find_weights",

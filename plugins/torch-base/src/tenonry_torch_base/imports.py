@@ -1,7 +1,7 @@
 """Imports torch and transformers at less cost, without changing their behaviour. Worker process.
 
 Half a million objects are created, so garbage collection during the import takes a fifth of the time and finds nothing.
-Three other costs are those of transformers: it reads the source of all its models twice, since its cache of exports is
+Three other costs are those of transformers: it reads the source of all its models, twice, since its cache of exports is
 smaller than their number, and searches every line for a name that is in the last ones; it imports scipy for losses,
 accelerate and parts of torch for training and for models over several devices, none of which serving computes, and a
 compiler for marks that only the compiler reads. And torch imports an algebra system for queries about sizes that are
@@ -26,6 +26,7 @@ from tenonry_torch_base.deferred_dynamo import NAME as DYNAMO
 from tenonry_torch_base.deferred_dynamo import DynamoLoader
 from tenonry_torch_base.deferred_shapes import NAME as SHAPES
 from tenonry_torch_base.deferred_shapes import ShapesLoader
+from tenonry_torch_base.exports import stored_exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 SCANNER = "transformers.utils.import_utils"
 SCAN = "create_import_structure_from_path"
 EXPORTS = "fetch__all__"
+DEFINE = "define_import_structure"
 LOSSES = "transformers.loss."
 PROMOTION = "torch._prims_common"
 TRAINING = {
@@ -123,13 +125,18 @@ def _loader(name: str) -> type[SourceFileLoader] | None:
 
 
 class _Scanner(SourceFileLoader):
-    """Makes transformers cache the sources of every folder, and scan only the end of a source for its exports."""
+    """Makes transformers cache the exports of its models in a file, and those of every folder; and scan only the end of
+    a source for them.
+    """
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
         scan = getattr(module, SCAN, None)
         if hasattr(scan, "cache_info") and hasattr(scan, "__wrapped__"):
             setattr(module, SCAN, functools.cache(scan.__wrapped__))
+        define = getattr(module, DEFINE, None)
+        if define is not None:
+            setattr(module, DEFINE, stored_exports(define))
         exports = getattr(module, EXPORTS, None)
         if exports is not None:
             setattr(module, EXPORTS, lambda text: exports(_last_exports(text)))

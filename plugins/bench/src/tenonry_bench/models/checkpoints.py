@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tenonry.errors import ConfigError
+from tenonry_hf_hub import cache_folder
 
 PIECES = 8192  # of the tokenizer: all ids of the workloads are below it
 TEXT_BYTES = 3_000_000
@@ -63,8 +64,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def default_folder() -> Path:
     """Folder of models between benchmarks."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "tenonry" / "bench-models"
+    return cache_folder("bench-models")
 
 
 def find_model(name: str, folder: Path) -> Path:

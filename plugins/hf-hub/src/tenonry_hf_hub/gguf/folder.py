@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from tenonry.errors import ModelError
+from tenonry_hf_hub.cache import cache_folder
 from tenonry_hf_hub.gguf.families import config_of, generation_config_of
 from tenonry_hf_hub.gguf.header import WEIGHTS, Header, read_header
 from tenonry_hf_hub.gguf.tensors import tensors_of
@@ -31,7 +32,7 @@ def folder_of(path: Path) -> Path:
     path = path.resolve()
     header = read_header(path)
     tensors_of(header, path)
-    folder = cache_folder() / f"{path.stem[:80]}-{_digest(path, header)}"
+    folder = cache_folder("gguf") / f"{path.stem[:80]}-{_digest(path, header)}"
     if not folder.is_dir():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -42,12 +43,6 @@ def folder_of(path: Path) -> Path:
                 "XDG_CACHE_HOME to a folder that can"
             ) from None
     return folder
-
-
-def cache_folder() -> Path:
-    """Parent directory of the folders of GGUF files."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tenonry" / "gguf"
 
 
 def _digest(path: Path, header: Header) -> str:
