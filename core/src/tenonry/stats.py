@@ -59,7 +59,7 @@ class FinishedRequestStats(msgspec.Struct, kw_only=True):
 
 class IterationStats(msgspec.Struct, kw_only=True):
     """Statistics of an engine's frames in a front end. `num_generation_tokens` includes tokens in flight at an abort or
-    behind a stop string, which are not delivered.
+    behind a stop string, which are not delivered. `ttft_s`: one per request, at its first token.
     """
 
     num_prompt_tokens: int = 0

@@ -134,8 +134,11 @@ class TestNumbers:
     def test_several_completions_are_one_request(self):
         front = EnginelessFrontEnd(log_stats=True)
         front.open(n=2, seed=1)
+        front.clock.advance(1)
         front.receive({1: "ab", 2: "c"}, [end(1), end(2)])
-        (ended,) = front.outputs.take_iteration().finished
+        taken = front.outputs.take_iteration()
+        assert taken.ttft_s == [1.0]
+        (ended,) = taken.finished
         assert (ended.num_generation_tokens, ended.n) == (3, 2)
 
     def test_tags_reach_the_record(self):

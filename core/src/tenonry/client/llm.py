@@ -179,12 +179,10 @@ class LLM(BlockingDelegations):
                     refused = self.engine_core.add_request(request)
                     if refused is not None:
                         self.output_processor.absorb(EngineCoreOutputs(finished=[refused]))
-            num_done = 0
-            while len(self.output_processor):
+            while left := len(self.output_processor):
                 self._step()
-                if num_done != len(streams) - len(self.output_processor):
-                    num_done = len(streams) - len(self.output_processor)
-                    progress(num_done)
+                if len(self.output_processor) < left:
+                    progress(len(streams) - len(self.output_processor))
         except BaseException:
             handles = self.output_processor.abort(self.output_processor.request_ids())
             if self._dead is None:

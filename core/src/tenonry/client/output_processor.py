@@ -153,9 +153,6 @@ class OutputProcessor:
             iteration.inter_token_latency_s += [
                 now - each.last_time for each in fresh if each.last_time
             ]
-            iteration.ttft_s += [
-                now - each.stream.metrics.arrival_time for each in fresh if not each.last_time
-            ]
         for each in fresh:
             each.last_time = now
         self.touched += fresh
@@ -284,8 +281,12 @@ class OutputProcessor:
             completion.pending_logprobs += completion.received_logprobs[: len(ids)]
             completion.received_logprobs = []
         stream = completion.stream
-        if not stream.metrics.first_token_time:
-            stream.metrics.first_token_time = completion.last_time
+        metrics = stream.metrics
+        if not metrics.first_token_time:
+            metrics.first_token_time = completion.last_time
+            if self._log_stats:
+                iteration = self._iterations[stream.engine_index]
+                iteration.ttft_s.append(completion.last_time - metrics.arrival_time)
         if not completion.num_generated or len(completion.pending_ids) >= self._stream_interval:
             stream.ready[completion.index] = completion
         completion.num_generated += len(ids)
