@@ -27,7 +27,7 @@ from functools import partial
 from types import SimpleNamespace
 ROWS, VOCAB, LENGTH = 8, 1000, 64
 
-def waits(extra=(), bad=(), plain=0, **params):
+def waits(extra=(), bad=(), plain=0, others=dict(temperature=0.0), **params):
     with fake_device() as device:
         tokens = np.ones((ROWS, LENGTH), np.int32)
         history = torch.zeros(ROWS, LENGTH, dtype=torch.int32, device=device)
@@ -35,7 +35,7 @@ def waits(extra=(), bad=(), plain=0, **params):
         sampler = Sampler(context, extra=extra)
         with HostWaits() as counted:
             for row in range(ROWS):
-                given = params if row >= plain else dict(temperature=0.0)
+                given = params if row >= plain else others
                 sampler.enter(NewRow(
                     row=row, handle=row, token_ids=np.array([1, 2, 3], np.int32), num_computed=0,
                     num_output=2, block_ids=(), sampling=SamplingParams(**given),
@@ -108,6 +108,22 @@ def test_the_host_never_waits_for_the_device(counted, feature):
     """Neither as rows enter nor in a step; also where the rows with the feature are picked out among others."""
     assert counted[feature] == {}
     assert counted[f"{feature} among greedy rows"] == {}
+
+
+def test_rows_without_truncation_are_not_sorted(run):
+    """Two rows of eight have top-p: two are sorted in each of two steps. Fake tensors of one element are constants."""
+    program = """
+sort, sorted_rows = torch.Tensor.sort, []
+def noted(values, *args, **options):
+    sorted_rows.append(len(values))
+    return sort(values, *args, **options)
+torch.Tensor.sort = noted
+def among(number, **params):
+    assert not waits(plain=ROWS - number, others=dict(temperature=1.0), **params)
+    return sorted_rows[-2:]
+print(json.dumps([among(2, temperature=1.0, top_p=0.9), among(8, temperature=1.0, top_k=5)]))
+"""
+    assert json.loads(run(program)) == [[2, 2], [8, 8]]
 
 
 def test_whatever_waits_is_counted(run):

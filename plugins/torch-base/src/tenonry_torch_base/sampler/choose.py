@@ -90,23 +90,26 @@ def truncated_weights(
     """Unnormalised probabilities f32[N, V] of `logits` (already over temperature), 0 where truncated.
 
     `put`: copies an array to the device of `logits`. `on_device`: thresholds where that is not the CPU, by
-    `sorted_thresholds` if not given. Waits for no device.
+    `sorted_thresholds` if not given; of truncated rows alone. Waits for no device.
     """
     weights = torch.softmax(logits, -1)
     if (cut.min_p > 0).any():
         most_likely = weights.amax(-1)  # [N]
         keep(weights, put(cut.min_p) * most_likely)
     lines = np.flatnonzero((cut.top_k > 0) | (cut.top_p < 1))
-    if len(lines) and weights.device.type != "cpu":
-        limit = (on_device or sorted_thresholds)(weights, put(cut.top_k), put(cut.top_p))
-        keep(weights, limit)
-    elif len(lines) == len(weights):
-        limit = _thresholds(weights, cut, put)
-        keep(weights, limit)
+    thresholds = on_device or sorted_thresholds
+
+    def limits(some: torch.Tensor, cut: Truncation) -> torch.Tensor:
+        if some.device.type == "cpu":
+            return _thresholds(some, cut, put)
+        return thresholds(some, put(cut.top_k), put(cut.top_p))
+
+    if len(lines) == len(weights):
+        keep(weights, limits(weights, cut))
     elif len(lines):
         rows = put(lines)
         limit = weights.new_zeros(len(weights))
-        limit[rows] = _thresholds(weights[rows], cut.select(lines), put)
+        limit[rows] = limits(weights[rows], cut.select(lines))
         keep(weights, limit)
     return weights
 
