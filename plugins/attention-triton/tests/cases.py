@@ -104,7 +104,11 @@ PARTS = {
     "norm": ("add_norm", [96, False], "float32"),
     "sum and norm": ("add_norm", [256, True], "float32"),
     "sum and norm in half precision": ("add_norm", [256, True], "float16"),
+    "sum and norm in fp8": ("add_norm_rounded", [96, True], "float32"),
+    "norm in half precision and fp8": ("add_norm_rounded", [256, False], "float16"),
     "gate": ("gate", [1500], "float32"),
+    "gate in fp8": ("gate_rounded", [2100], "float32"),
+    "gate in half precision and fp8": ("gate_rounded", [64], "float16"),
     "gate in half precision": ("gate", [64], "float16"),
 }
 # Products with quantised matrices: rows, the matrix, with a bias.

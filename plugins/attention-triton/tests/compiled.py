@@ -17,7 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tenonry_attention_triton import between, launch, parts
+from tenonry_attention_triton import between, launch, launch_matrices, parts
 from tenonry_attention_triton.decode import MAX_SPLITS, decode_join, decode_split
 from tenonry_attention_triton.prefill import chunk_attention, write_slots
 from tenonry_torch_base.attention.base import LayerSpec
@@ -81,7 +81,7 @@ def kernels(arch, name):
         scaling=0.1, **more,
     )  # fmt: skip
     storage = STORAGES[kept_of(name)](TYPES[dtype])
-    shape = launch.Shape(spec, ITEMSIZE[dtype], launch.most_chunk_lines(arch // 10), storage)
+    shape = launch.Shape(spec, ITEMSIZE[dtype], arch // 10, storage)
     blocks = {"BS": BLOCK_SIZE}
     sinks = {"HAS_SINKS": spec.sinks}
     yield "write", write_slots, {**blocks, **shape.sizes, **shape.kept}, shape.write_options
@@ -120,8 +120,11 @@ def kernels(arch, name):
     }
     yield "turn", between.turn_and_write, {**turn, **blocks}, {"num_warps": 1}
     norm = {"SIZE": HIDDEN, "PADDED": HIDDEN, "ADDS": True}
-    yield "norm", between.add_norm, norm, {"num_warps": 8}
+    yield "norm", between.add_norm, {"ROUNDS": False, **norm}, {"num_warps": 8}
+    yield "norm-in-fp8", between.add_norm, {"ROUNDS": True, **norm}, {"num_warps": 8}
     yield "gate", between.gate, {"BLOCK": parts.GATE_BLOCK}, {"num_warps": 4}
+    block = {"BLOCK": launch_matrices.ROUND_BLOCK}
+    yield "gate-in-fp8", between.gate_rounded, block, parts.GATE_ROUNDED_OPTIONS
 
 
 def signature(function, constants, dtype, kept):
@@ -137,6 +140,8 @@ def signature(function, constants, dtype, kept):
             types[name] = f"*{dtype if kept == 'auto' else 'u8'}"
         else:
             types[name] = f"*{POINTERS_TO.get(name, dtype)}"
+    if constants.get("ROUNDS"):
+        types["out"] = "*u8"
     return types
 
 

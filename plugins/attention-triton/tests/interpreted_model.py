@@ -1,5 +1,5 @@
 """A tiny model through the worker: prints a JSON object, how it is computed → its tokens; "launches": those of one more
-layer in a decoding step, with the model pass `triton-layers`, of floats and of 4 bits.
+layer in a decoding step, with the model pass `triton-layers`, by the name of the weights.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_attention_triton.backend import TritonBackend
 from tenonry_quantisations.int4 import Int4
+from tenonry_quantisations.int8 import Int8
 from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_torch_base.buffers import HostBuffers
+from tenonry_torch_base.quantisations import QuantisedWeight
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.points import DEVICE_PASSES, TRITON
@@ -31,6 +33,18 @@ NO_KERNELS = {
     "detach", "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "split_with_sizes", "flatten",
     "lift_fresh",
 }  # fmt: skip
+
+
+class Fp8(Int8):
+    """Rounds weights to fp8 with a scale per output, as some checkpoints have them. Random weights lose much."""
+
+    name = "fp8"
+    tolerance = 0.4
+
+    def quantise(self, weight):
+        scales = weight.float().abs().amax(1, keepdim=True) / 448
+        values = (weight / scales).to(torch.float8_e4m3fn)
+        return QuantisedWeight(bits=8, values=values, scales=scales)
 
 
 class Launches(TorchDispatchMode):
@@ -124,11 +138,13 @@ def with_layers():
     found, few, model = tokens(TritonBackend)
     assert "triton-layers" in model.passes.used, model.passes.table
     several = tokens(TritonBackend, 2, 1, skip_check=True)[1]
-    of_int4 = [
-        tokens(TritonBackend, layers, 1, skip_check=True, quantisation=Int4(None))[1]
-        for layers in (1, 2)
-    ]
-    launches = [several - few, of_int4[1] - of_int4[0]]
+    launches = {"floats": several - few}
+    for kind in (Int4, Int8, Fp8):
+        one, two = (
+            tokens(TritonBackend, layers, 1, skip_check=True, quantisation=kind(None))[1]
+            for layers in (1, 2)
+        )
+        launches[kind.name] = two - one
     return found, launches, tokens(TritonBackend, skip_check=True, kept="int8")[0]
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import torch
 from cases import PARTS
 
-from tenonry_attention_triton import launch, parts
+from tenonry_attention_triton import launch, launch_matrices, parts
 from tenonry_torch_base.attention.base import LayerCache, LayerSpec
 from tenonry_torch_base.attention.kv_storage import STORAGES
 
@@ -52,7 +52,7 @@ def turn_and_write(heads, kv, size, rotated, has_norm, *more, tokens=5):
     weights = (torch.rand(heads + kv, size) + 0.5).to(dtype)
     slots = torch.randperm(BLOCKS * BLOCK_SIZE)[:tokens]
     query = parts.turn_and_write(
-        launch.Shape(spec, dtype.itemsize, 64, storage), LayerCache(key, value, both), qkv, (cos, sin),
+        launch.Shape(spec, dtype.itemsize, 8, storage), LayerCache(key, value, both), qkv, (cos, sin),
         parts.HeadWeights(weights, 1e-6) if has_norm else None, SimpleNamespace(slots=slots, block_size=BLOCK_SIZE),
     )  # fmt: skip
     every = qkv.view(tokens, -1, size)
@@ -87,6 +87,33 @@ def add_norm(size, has_other, dtype, rows=3):
     return distance(made, normed(total, weight, 1e-5))
 
 
+def apart(made, wanted):
+    """Distance of rows in fp8; infinite where scales, or rows that are not finite, are others."""
+    same = torch.equal(made.scales.nan_to_num(-1), wanted.scales.nan_to_num(-1))
+    numbers = [each.values.float().nan_to_num(-1) for each in (made, wanted)]
+    return float((numbers[0] - numbers[1]).norm()) if same else float("inf")
+
+
+def add_norm_rounded(size, has_other, dtype, rows=4):
+    """Distance from the norm's rows, rounded by a kernel of their own; one of them is not finite."""
+    x, residual = torch.randn(2, rows, size).to(dtype)
+    residual[2] *= 100
+    residual[1, 3] = float("nan")
+    weight = torch.rand(size) + 0.5
+    given, total = (x if has_other else None), residual.clone()
+    made = parts.add_norm_rounded(given, residual, weight, 1e-5)
+    wanted = launch_matrices.rounded_rows(parts.add_norm(given, total, weight, 1e-5))
+    torch.testing.assert_close(residual, total, rtol=0, atol=0, equal_nan=True)
+    return apart(made, wanted)
+
+
+def gate_rounded(inner, dtype, rows=4):
+    both = torch.randn(rows, 2 * inner).to(dtype)
+    both[2] *= 100
+    both[1, inner - 1] = float("nan")
+    return apart(parts.gate_rounded(both), launch_matrices.rounded_rows(parts.gate(both)))
+
+
 def gate(inner, dtype, rows=3):
     both = torch.randn(rows, 2 * inner).to(dtype)
     one, two = both.double().chunk(2, 1)
@@ -96,7 +123,10 @@ def gate(inner, dtype, rows=3):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    kinds = {"turn_and_write": turn_and_write, "add_norm": add_norm, "gate": gate}
+    kinds = {
+        each.__name__: each
+        for each in (turn_and_write, add_norm, add_norm_rounded, gate, gate_rounded)
+    }
     print(
         json.dumps({
             name: kinds[kind](*arguments, getattr(torch, dtype))

@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 import torch
-from interpreted_model import CPU, runner_of
+from interpreted_model import CPU, Fp8, runner_of
 from triton.runtime import interpreter
 
 from tenonry.sampling_params import SamplingParams
@@ -78,4 +78,5 @@ if __name__ == "__main__":
     names = ("triton-matrices", "triton-layers", "triton-truncation")
     DEVICE_PASSES["cpu"] = dict.fromkeys(names, TRITON)
     variants = Variants()
-    print(json.dumps({"floats": late(variants), "int4": late(variants, Int4(None))}))
+    found = {kind.name: late(variants, kind(None)) for kind in (Int4, Fp8)}
+    print(json.dumps({"floats": late(variants), **found}))

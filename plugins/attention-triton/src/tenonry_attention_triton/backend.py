@@ -166,9 +166,8 @@ class TritonBackend(SdpaBackend):
 
         shape = self._shapes.get(spec.name)
         if shape is None:
-            lines = launch.most_chunk_lines(self._card)
             shape = self._shapes[spec.name] = launch.Shape(
-                spec, self.dtype.itemsize, lines, self.storage
+                spec, self.dtype.itemsize, self._card, self.storage
             )
         return shape
 

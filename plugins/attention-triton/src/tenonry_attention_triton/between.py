@@ -1,7 +1,7 @@
 """Triton kernels between the matrix products of a layer: norms, rotation with K/V to their slots, gates. Worker
 process.
 
-All compute in float32 and round once.
+All compute in float32 and round once; rows for products in fp8 are rounded to the model's type, then to fp8.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tenonry_attention_triton.kept import store_vector
+from tenonry_attention_triton.kept import octets_of, row_scale, store_vector
 
 
 @triton.jit
@@ -57,10 +57,14 @@ def turn_and_write(
 
 @triton.jit
 def add_norm(
-    x, residual, weight, out, eps, SIZE: tl.constexpr, PADDED: tl.constexpr, ADDS: tl.constexpr
-):
-    """A program per row: `residual` += `x`, and `out` is the norm of the sum; without ADDS, of `residual`."""
-    row = tl.program_id(0).to(tl.int64) * SIZE
+    x, residual, weight, out, scales, eps,
+    SIZE: tl.constexpr, PADDED: tl.constexpr, ADDS: tl.constexpr, ROUNDS: tl.constexpr,
+):  # fmt: skip
+    """A program per row: `residual` += `x`, and `out` is the norm of the sum; without ADDS, of `residual`. With ROUNDS
+    `out` has octets of fp8, and `scales` f32 one for each row.
+    """
+    number = tl.program_id(0)
+    row = number.to(tl.int64) * SIZE
     at = tl.arange(0, PADDED)
     inside = at < SIZE
     value = tl.load(residual + row + at, mask=inside, other=0.0)
@@ -71,7 +75,24 @@ def add_norm(
     value = value.to(tl.float32)
     root = tl.rsqrt(tl.sum(value * value, 0) / SIZE + eps)
     scale = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row + at, (value * root * scale).to(out.dtype.element_ty), mask=inside)
+    made = (value * root * scale).to(residual.dtype.element_ty)
+    if ROUNDS:
+        made = made.to(tl.float32)
+        of_row = row_scale(tl.abs(made), made * 0.0)
+        tl.store(scales + number, of_row)
+        octets = octets_of(tl.div_rn(made, tl.zeros_like(made) + of_row))
+        tl.store(out + row + at, octets, mask=inside)
+    else:
+        tl.store(out + row + at, made, mask=inside)
+
+
+@triton.jit
+def gated(line, at, inner):
+    """SiLU of elements `at` of the first half of a row `line` [2 · inner], times those of the second, rounded once."""
+    inside = at < inner
+    g = tl.load(line + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(line + inner + at, mask=inside, other=0.0).to(tl.float32)
+    return (g * tl.sigmoid(g) * up).to(line.dtype.element_ty)
 
 
 @triton.jit
@@ -79,7 +100,25 @@ def gate(both, out, inner, BLOCK: tl.constexpr):
     """SiLU of the first half of each row of `both` [N, 2 · inner], times the second."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < inner
-    g = tl.load(both + row * 2 * inner + at, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(both + row * 2 * inner + inner + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * inner + at, (g * tl.sigmoid(g) * up).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + row * inner + at, gated(both + row * 2 * inner, at, inner), mask=at < inner)
+
+
+@triton.jit
+def gate_rounded(both, rounded, scales, inner, BLOCK: tl.constexpr):
+    """As `gate`, a program per row: octets of fp8 in `rounded`, and the scale of each row in `scales`, f32."""
+    number = tl.program_id(0)
+    row = number.to(tl.int64)
+    line = both + row * 2 * inner
+    most = tl.zeros([BLOCK], tl.float32)
+    zero = tl.zeros([BLOCK], tl.float32)
+    for begin in range(0, inner, BLOCK):
+        value = gated(line, begin + tl.arange(0, BLOCK), inner).to(tl.float32)
+        most = tl.maximum(most, tl.abs(value))
+        zero += value * 0.0
+    scale = row_scale(most, zero)
+    tl.store(scales + number, scale)
+    for begin in range(0, inner, BLOCK):
+        at = begin + tl.arange(0, BLOCK)
+        value = gated(line, at, inner).to(tl.float32)
+        octets = octets_of(tl.div_rn(value, tl.zeros_like(value) + scale))
+        tl.store(rounded + row * inner + at, octets, mask=at < inner)

@@ -81,6 +81,13 @@ def store_vector(x, kept, words, line, d, inside, WIDTH: tl.constexpr, KIND: tl.
 
 
 @triton.jit
+def row_scale(most, zero):
+    """Scale in fp8 of a row with absolute numbers `most`; NaN where `zero`, 0 · row, is not 0."""
+    scale = tl.maximum(tl.div_rn(tl.max(most, 0), 448.0), 1e-12)
+    return tl.where(tl.sum(zero, 0) == 0.0, scale, float("nan"))
+
+
+@triton.jit
 def octets_of(y):
     """The nearest floats of 8 bits, ties to even, of |y| below 464."""
     size = tl.abs(y)

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 TILE_BYTES = 32 << 10  # keys and values of a tile
 SHARED_BYTES = 96 << 10  # of every card from sm_80 on
 DECODE_LINES = 16  # of any tile at least: the smallest side of a matrix product
+AFTER_SM_80, SM_120 = 9, 12  # major compute capabilities
 NARROW = 128  # sizes up to it leave registers for more queries
 
 
 class Shape:
     """Sizes of a layer as the kernels take them; powers of two where they need them."""
 
-    def __init__(self, spec: LayerSpec, itemsize: int, most_lines: int, storage: KVStorage) -> None:
-        """`most_lines`: of prefill in 16 bits; see `most_chunk_lines`."""
+    def __init__(self, spec: LayerSpec, itemsize: int, card: int, storage: KVStorage) -> None:
+        """`card`: its major compute capability."""
         self.spec = spec
         self.kept = {
             "KW": storage.width(spec.key_size), "VW": storage.width(spec.value_size), "KIND": KINDS[storage.name],
@@ -40,7 +41,7 @@ class Shape:
         group = spec.num_heads // spec.num_kv_heads
         self.decode_lines = max(DECODE_LINES, triton.next_power_of_2(group))
         is_narrow = max(key_size, value_size) <= NARROW
-        lines = (most_lines if is_half else 64) // (1 if is_narrow else 2 if is_half else 4)
+        lines = chunk_lines(card, is_half=is_half, is_narrow=is_narrow)
         self.chunk_lines = max(lines, triton.next_power_of_2(group))
         is_kept = self.kept["KIND"] != FLOATS
         if is_kept:  # words are taken apart in registers
@@ -64,8 +65,8 @@ class Shape:
             "num_stages": self.num_stages if is_half else 1,
         }
         # Products of float32 hold their operands in registers: more warps and narrower tiles, or they spill. With wide
-        # keys in 8 bits a narrow tile does so on sm_90, and one of 32 on no card.
-        of_float32 = 32 if is_kept and not is_narrow else 16
+        # keys a tile of 16 does so from sm_90 on, one of 32 on sm_80; with keys in 8 bits one of 32 on no card.
+        of_float32 = 16 if is_narrow or (card < AFTER_SM_80 and not is_kept) else 32
         self.chunk_tile = self.tile if is_half else of_float32
         self.chunk_options = {
             "num_warps": 4 if is_kept and is_narrow and not is_half else 8,
@@ -84,9 +85,11 @@ class Shape:
         return self.chunk_lines // self.spec.group_size
 
 
-def most_chunk_lines(card: int) -> int:
-    """Lines of a prefill tile for a card's major compute capability: more spill on those of sm_120."""
-    return 64 if card >= 12 else 128
+def chunk_lines(card: int, *, is_half: bool, is_narrow: bool) -> int:
+    """Lines of a prefill tile, the most that spill on no card of a major compute capability."""
+    if not is_half:
+        return 64 if is_narrow else 16
+    return 128 if is_narrow and card < SM_120 else 64
 
 
 def padded(size: int) -> int:

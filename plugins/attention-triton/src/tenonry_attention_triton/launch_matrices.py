@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import triton
@@ -13,6 +13,25 @@ TILES = (16, 64, 128)  # rows of a tile, of few variants of the kernel
 MANY = 64  # more rows are bound by their products, and tiles are larger
 ROUND_BLOCK = 2048
 ROUND_OPTIONS = {"num_warps": 4}
+
+
+class RoundedRows(NamedTuple):
+    """Rows in fp8: `values` float8_e4m3fn[N, size], each with a scale of its own, `scales` f32[N, 1]."""
+
+    values: torch.Tensor
+    scales: torch.Tensor
+
+    @classmethod
+    def empty(cls, rows: int, size: int, device: torch.device) -> RoundedRows:
+        return cls(
+            torch.empty(rows, size, dtype=torch.float8_e4m3fn, device=device),
+            torch.empty(rows, 1, dtype=torch.float32, device=device),
+        )
+
+    @property
+    def octets(self) -> torch.Tensor:
+        """The values as kernels write them."""
+        return self.values.view(torch.uint8)
 
 
 class Layout(Protocol):
@@ -68,10 +87,11 @@ def warm(layer: Layout, dtype: torch.dtype) -> None:
         product(layer, x, x.new_empty(rows, layer.outputs))
 
 
-def rounded_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Contiguous `x` [N, inputs] in fp8, and the scale f32[N, 1] of each row."""
+def rounded_rows(x: torch.Tensor) -> RoundedRows:
+    """Contiguous `x` [N, inputs] in fp8."""
     rows, size = x.shape
-    rounded = torch.empty(rows, size, dtype=torch.uint8, device=x.device)
-    scales = torch.empty(rows, 1, dtype=torch.float32, device=x.device)
-    matrix_kernels.round_rows[(rows,)](x, rounded, scales, size, BLOCK=ROUND_BLOCK, **ROUND_OPTIONS)
-    return rounded.view(torch.float8_e4m3fn), scales
+    made = RoundedRows.empty(rows, size, x.device)
+    matrix_kernels.round_rows[(rows,)](
+        x, made.octets, made.scales, size, BLOCK=ROUND_BLOCK, **ROUND_OPTIONS
+    )
+    return made

@@ -1,7 +1,8 @@
 """Model pass that computes a decoding step's layers with kernels between their matrix products. Worker process.
 
 A layer of the Llama kind then takes nine launches, and one more where the keys of a row are split: norm, projection,
-rotation with K/V to their blocks, attention, output, norm, projection, gate, output.
+rotation with K/V to their blocks, attention, output, norm, projection, gate, output. Norms and gates round their rows
+where the projection is in fp8; rows of attention are rounded by one launch more, since a program has one head of a row.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from tenonry_attention_triton.backend import TritonBackend, has_kernels, has_triton
+from tenonry_attention_triton.matrices import ScaledLinear
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, is_silu
 from tenonry_worker_torch.fuse.decoder import FusedForward
 from tenonry_worker_torch.passes.model_pass import ModelPass
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.attention.layer import AttentionLayer
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.fuse.layer import FusedLayer
+    from tenonry_worker_torch.fuse.linear import Linear
     from tenonry_worker_torch.fuse.norm import RMSNorm
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.passes.model_pass import PassFacts
@@ -101,10 +104,13 @@ class TritonStack:
         residual = hidden.clone()
         out = None
         for layer in self._layers:
-            heads = layer.heads(normed(out, residual, layer.first), turn, plan)
-            out = layer.attention.out(heads)
-            inner = layer.mlp.gate_up(normed(out, residual, layer.second))
-            out = layer.mlp.down(parts.gate(inner))
+            qkv = projected(layer.attention.qkv, out, residual, layer.first)
+            out = layer.attention.out(layer.heads(qkv, turn, plan))
+            both = projected(layer.mlp.gate_up, out, residual, layer.second)
+            if isinstance(layer.mlp.down, ScaledLinear):
+                out = layer.mlp.down.of_rounded(parts.gate_rounded(both))
+            else:
+                out = layer.mlp.down(parts.gate(both))
         return residual if out is None else residual.add_(out)
 
 
@@ -121,14 +127,13 @@ class StackedLayer:
         self._norm = head_weights(self.attention)
 
     def heads(
-        self, x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor], plan: object
+        self, qkv: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor], plan: object
     ) -> torch.Tensor:
-        """`x` [T, hidden] → attention output [T, heads · size], not yet projected."""
+        """`qkv` [T, columns] → attention output [T, heads · size], not yet projected."""
         from tenonry_attention_triton import parts
 
         layer = self._attend
         shape = self._backend.shape_of(layer.spec)
-        qkv = self.attention.qkv(x)
         query = parts.turn_and_write(shape, layer.kv_cache[0], qkv, turn, self._norm, plan)  # type: ignore[arg-type]
         return self._backend.attend(layer, query, plan).flatten(1)  # type: ignore[arg-type]
 
@@ -141,9 +146,13 @@ def head_weights(attention: FusedAttention) -> HeadWeights | None:
     return None if norm is None else HeadWeights(norm.weight, norm.norm.eps)
 
 
-def normed(x: torch.Tensor | None, residual: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
-    """The norm of `residual` after `x` was added to it."""
+def projected(
+    linear: Linear, x: torch.Tensor | None, residual: torch.Tensor, norm: RMSNorm
+) -> torch.Tensor:
+    """`linear` of the norm of `residual` after `x` was added to it."""
     from tenonry_attention_triton import parts
 
     assert norm.weight is not None  # noqa: S101 - `is_plain` looked
-    return parts.add_norm(x, residual, norm.weight, norm.eps)
+    if isinstance(linear, ScaledLinear):
+        return linear.of_rounded(parts.add_norm_rounded(x, residual, norm.weight, norm.eps))
+    return linear(parts.add_norm(x, residual, norm.weight, norm.eps))

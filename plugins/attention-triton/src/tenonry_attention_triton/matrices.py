@@ -13,6 +13,7 @@ from tenonry_torch_base.low_bit import LowBitWeight, matrix_of
 from tenonry_torch_base.quantisations import QuantisedLinear
 
 if TYPE_CHECKING:
+    from tenonry_attention_triton.launch_matrices import RoundedRows
     from tenonry_torch_base.quantisations import QuantisedWeight
 
 logger = logging.getLogger("tenonry.worker")
@@ -132,9 +133,12 @@ class ScaledLinear(QuantisedLinear):
             return x.new_empty(0, len(self.weight))
         from tenonry_attention_triton.launch_matrices import rounded_rows
 
-        rounded, scale = rounded_rows(x.contiguous())
+        return self.of_rounded(rounded_rows(x.contiguous()))
+
+    def of_rounded(self, x: RoundedRows) -> torch.Tensor:
+        """As a call, of at least one row that is rounded already."""
         made: torch.Tensor = torch._scaled_mm(  # noqa: SLF001 - its public name came later
-            rounded, self.weight.t(), scale_a=scale, scale_b=self.scales, out_dtype=self.dtype
+            x.values, self.weight.t(), scale_a=x.scales, scale_b=self.scales, out_dtype=self.dtype
         )
         return made if self.bias is None else made.add_(self.bias)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tenonry_attention_triton.kept import numbers, octets_of
+from tenonry_attention_triton.kept import numbers, octets_of, row_scale
 
 FOUR_BITS = 4  # beside the kinds of `kept`
 
@@ -71,8 +71,7 @@ def round_rows(x, rounded, scales, size, BLOCK: tl.constexpr):
         value = tl.load(line + at, mask=at < size, other=0.0).to(tl.float32)
         most = tl.maximum(most, tl.abs(value))
         zero += value * 0.0
-    scale = tl.maximum(tl.div_rn(tl.max(most, 0), 448.0), 1e-12)
-    scale = tl.where(tl.sum(zero, 0) == 0.0, scale, float("nan"))
+    scale = row_scale(most, zero)
     tl.store(scales + row, scale)
     for begin in range(0, size, BLOCK):
         at = begin + tl.arange(0, BLOCK)

@@ -8,6 +8,7 @@ import torch
 import triton
 
 from tenonry_attention_triton import between
+from tenonry_attention_triton.launch_matrices import ROUND_BLOCK, RoundedRows
 
 if TYPE_CHECKING:
     from tenonry_attention_triton.launch import Shape
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.attention.base import LayerCache
 
 GATE_BLOCK = 1024
+GATE_ROUNDED_OPTIONS = {"num_warps": 8}
 WIDE = 2048  # rows of more elements have more warps
 
 
@@ -57,13 +59,34 @@ def add_norm(
     x: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
     """`residual` [N, size] += `x` in place, if there is one; returns the norm of the sum, a tensor of its own."""
-    size = residual.shape[1]
     out = torch.empty_like(residual)
-    between.add_norm[(len(residual),)](
-        residual if x is None else x, residual, weight, out, eps, SIZE=size, PADDED=triton.next_power_of_2(size),
-        ADDS=x is not None, num_warps=8 if size > WIDE else 4,
-    )  # fmt: skip
+    _add_norm(x, residual, weight, eps, out, None)
     return out
+
+
+def add_norm_rounded(
+    x: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> RoundedRows:
+    """As `add_norm`, and the rows are rounded to fp8."""
+    made = RoundedRows.empty(*residual.shape, residual.device)
+    _add_norm(x, residual, weight, eps, made.octets, made.scales)
+    return made
+
+
+def _add_norm(
+    x: torch.Tensor | None,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    scales: torch.Tensor | None,
+) -> None:
+    rows, size = residual.shape
+    between.add_norm[(rows,)](
+        residual if x is None else x, residual, weight, out, weight if scales is None else scales, eps, SIZE=size,
+        PADDED=triton.next_power_of_2(size), ADDS=x is not None, ROUNDS=scales is not None,
+        num_warps=8 if size > WIDE else 4,
+    )  # fmt: skip
 
 
 def gate(both: torch.Tensor) -> torch.Tensor:
@@ -73,3 +96,13 @@ def gate(both: torch.Tensor) -> torch.Tensor:
     grid = (len(both), triton.cdiv(inner, GATE_BLOCK))
     between.gate[grid](both, out, inner, BLOCK=GATE_BLOCK, num_warps=4)
     return out
+
+
+def gate_rounded(both: torch.Tensor) -> RoundedRows:
+    """As `gate`, and the rows are rounded to fp8."""
+    rows, inner = len(both), both.shape[1] // 2
+    made = RoundedRows.empty(rows, inner, both.device)
+    between.gate_rounded[(rows,)](
+        both, made.octets, made.scales, inner, BLOCK=ROUND_BLOCK, **GATE_ROUNDED_OPTIONS
+    )
+    return made
