@@ -17,12 +17,19 @@ from quantised_models import (
     write_plainly,
 )
 from safetensors.torch import load_file, save_file
+from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import FineGrainedFP8Config, LlamaForCausalLM
 
+from tenonry_quantisations.int8 import Int8
+from tenonry_torch_base.attention.sdpa import SdpaBackend
+from tenonry_torch_base.buffers import HostBuffers
 from tenonry_torch_base.read_ahead import pieces_of
+from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.loading.load import look
 
 pytestmark = pytest.mark.slow  # whole models
+CPU = torch.device("cpu")
 
 WEIGHTS_8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
 WEIGHTS_4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP}
@@ -157,3 +164,24 @@ def test_int8_is_made_at_load(dtype, tmp_path, caplog):
     wanted = expected(model)
     assert float((found[0] - wanted[0]).norm() / wanted[0].norm()) < STATED_ERROR
     assert "Quantisation int8: 9 matrices" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_floats_are_freed_matrix_by_matrix_at_load(tmp_path, dtype):
+    """Only matrices that read the same input are alive together while they are rounded."""
+    module = model_folder(tmp_path).to(dtype).requires_grad_(False)
+    storages: list[StorageWeakRef] = []
+    alive = []
+
+    class Watched(Int8):
+        def quantise(self, weight):
+            alive.append(sum(not each.expired() for each in storages))
+            storages.append(StorageWeakRef(weight.untyped_storage()))
+            return super().quantise(weight)
+
+    plan = BuildPlan(
+        SdpaBackend, HostBuffers(CPU, 1), max_model_len=64, fuse=True, skip_check=False, quantisation=Watched(None)
+    )  # fmt: skip
+    build(module, plan)
+    assert len(alive) >= 4 * 2
+    assert max(alive) < len(("q_proj", "k_proj", "v_proj"))
