@@ -19,6 +19,7 @@ from tenonry_torch_base.attention.base import LayerSpec
 from tenonry_torch_base.attention.layer import INTERFACE_NAME, LAYER_ATTRIBUTE, Probe
 from tenonry_torch_base.attention.masks import WANTS_MASK
 from tenonry_torch_base.attention.math import causal_mask
+from tenonry_torch_base.cache_argument import cache_argument, cache_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,21 +33,8 @@ if TYPE_CHECKING:
 
 NOTHING = -1  # padding of rows with fewer chosen keys
 MAX_SCORES = 1 << 26  # of one piece of a prompt, over all heads of an indexer
-ARGUMENTS = {
-    "hidden_states",
-    "q_resid",
-    "position_embeddings",
-    "attention_mask",
-    "position_ids",
-    "past_key_values",
-}
-NEEDED = {
-    "hidden_states",
-    "position_embeddings",
-    "attention_mask",
-    "position_ids",
-    "past_key_values",
-}
+ARGUMENTS = {"hidden_states", "q_resid", "position_embeddings", "attention_mask", "position_ids"}
+NEEDED = {"hidden_states", "position_embeddings", "attention_mask", "position_ids"}
 
 
 class _KeysMade(Exception):
@@ -93,6 +81,7 @@ class RowIndexer:
         self.config = config
         self.own: Callable[..., torch.Tensor] = module.forward
         self._signature = inspect.signature(self.own)
+        self._cache = cache_argument(self.own)
 
     def __call__(self, *arguments: Any, **named: Any) -> torch.Tensor:
         """Positions that each token's query may see: i64[1, T, chosen]."""
@@ -107,7 +96,7 @@ class RowIndexer:
 
     def _probe(self, probe: Probe, given: dict[str, Any]) -> torch.Tensor:
         seen = _KeyProbe()
-        chosen = self.own(**given | {"past_key_values": seen})
+        chosen = self.own(**given | {self._cache: seen})
         spec = LayerSpec(
             name=type(self.module).__name__,
             index=int(getattr(self.module, "layer_idx", -1)),
@@ -124,7 +113,7 @@ class RowIndexer:
         """The keys of all tokens of the step into their slots: rows may read each other's blocks."""
         taker = _KeyTaker()
         with suppress(_KeysMade):
-            self.own(**given | {"past_key_values": taker})
+            self.own(**given | {self._cache: taker})
         if taker.keys is None:
             raise ModelError(f"{type(self.module).__name__} does not keep its keys in its cache")
         backend: Any = layer.step.backend
@@ -192,7 +181,7 @@ class RowIndexer:
         """The indexer's own code over `tokens` i64[B, S] of the step, with `keys` [B, L, size] and an additive `mask`
         [B, S, L].
         """
-        of_rows = {"attention_mask": mask, "past_key_values": _KeyGiver(keys)}
+        of_rows = {"attention_mask": mask, self._cache: _KeyGiver(keys)}
         taken = {
             name: _taken(value, tokens) for name, value in given.items() if name not in of_rows
         }
@@ -214,7 +203,8 @@ def bind_indexers(model: PreTrainedModel) -> bool:
         if not type(module).__name__.endswith("Indexer"):
             continue
         known = set(inspect.signature(type(module).forward).parameters) - {"self"}
-        if not NEEDED <= known <= ARGUMENTS:
+        caches = set(cache_arguments(type(module).forward))
+        if len(caches) != 1 or not NEEDED <= known - caches <= ARGUMENTS:
             raise ModelError(
                 f"{type(module).__name__} chooses what attention sees in a way that worker 'torch' does not know"
             )

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.cache_argument import cache_argument_of
 from tenonry_torch_base.parallel.plan import pipeline_plan
 from tenonry_torch_base.text_part import text_stack
 
@@ -113,7 +114,7 @@ class Stage:
             fed["position_ids"] = positions.unsqueeze(-2)
             if self.cache is not None:
                 self.cache.positions = positions
-                fed["past_key_values"] = self.cache
+                fed[cache_argument_of(type(model))] = self.cache
         if self.entry is None:
             fed["inputs_embeds" if inputs.is_floating_point() else "input_ids"] = inputs[None]
         else:

@@ -13,6 +13,7 @@ import torch
 
 from tenonry_torch_base.attention.layer import LAYER_ATTRIBUTE
 from tenonry_torch_base.attention.math import causal_attention
+from tenonry_torch_base.cache_argument import cache_argument_of
 from tenonry_torch_base.seeded import seeded
 from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.fuse.layer import FusedLayer, fused_layer, fused_mixer_layer
@@ -73,8 +74,8 @@ def layer_agrees(
             hidden[None],
             attention_mask=None,
             position_ids=positions,
-            past_key_values=None,
             position_embeddings=embeddings,
+            **{cache_argument_of(type(copied)): None},
         )
         if isinstance(wanted, tuple):
             wanted = wanted[0]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tenonry_torch_base.cache_argument import cache_argument
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -58,10 +60,10 @@ def _own_masks(model: PreTrainedModel) -> list[tuple[torch.Tensor, int]]:
             config=config,
             inputs_embeds=torch.zeros(1, length, 1, device="cpu"),
             attention_mask=None,
-            past_key_values=None,
             position_ids=torch.arange(length, device="cpu")[None],
             token_type_ids=torch.tensor([EXAMPLE], device="cpu"),
             is_first_iteration=True,
+            **{cache_argument(make): None},
         )
     except Exception:
         logger.debug("the masks of %s cannot be read", type(model).__name__, exc_info=True)

@@ -19,6 +19,7 @@ import torch
 
 from tenonry.errors import ModelError
 from tenonry.kv_cache import LengthClasses
+from tenonry_torch_base.cache_argument import cache_argument
 from tenonry_torch_base.rope_lengths import DYNAMIC, length_types, reset_tables
 from tenonry_worker_torch.forward import StepLengths
 
@@ -165,13 +166,14 @@ class _CacheOf:
 def _restarts(model: PreTrainedModel, original: int) -> bool:
     """Return True if `generate` recomputes a row that outgrows `original`, by the model's own preparation of inputs."""
     ids = torch.zeros(1, original + 1, dtype=torch.long, device=model.device)
+    prepare: Any = model.prepare_inputs_for_generation
     try:
-        inputs = model.prepare_inputs_for_generation(
+        inputs = prepare(
             ids,
-            past_key_values=_CacheOf(original),
             attention_mask=None,
             next_sequence_length=1,
             use_cache=True,
+            **{cache_argument(prepare): _CacheOf(original)},
         )
     except Exception as error:  # any class, since it is the model's code
         raise ModelError(

@@ -6,6 +6,8 @@ import inspect
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from tenonry_torch_base.cache_argument import cache_arguments
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 STATE_CALLS = frozenset({"update_conv_state", "update_recurrent_state"})
-CACHE_ARGUMENTS = ("past_key_values", "cache_params")
 CACHELESS_TYPES = ("moe", "mlp")  # words in `layer_types` for layers that keep nothing
 
 
@@ -45,7 +46,7 @@ class CacheArgument:
 
     def __init__(self, module: nn.Module) -> None:
         parameters = list(inspect.signature(module.forward).parameters)
-        found = [name for name in CACHE_ARGUMENTS if name in parameters]
+        found = cache_arguments(module.forward)
         if len(found) != 1:
             raise ValueError("its forward does not say which argument is the cache")
         self.name = found[0]
