@@ -35,6 +35,9 @@ hypothesis.settings.load_profile("tenonry")
 # As `dev.py test` has it. Servers and engines of tests are forks of the test process, and OpenMP's other threads are
 # not in a fork: with more than one it would wait for them for ever.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# As `addopts` of pyproject.toml has it: runs of pytest that tests start elsewhere would import that plugin, which takes
+# longer than all else.
+os.environ.setdefault("PYTEST_ADDOPTS", "-p no:schemathesis")
 
 # To the end of the collection: what is imported and collected stays, so looking for garbage among it is wasted.
 gc.disable()

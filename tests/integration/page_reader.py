@@ -284,7 +284,7 @@ class Reader:
         self.wait_for_servers()
         environment = {
             **self.environment(),
-            "PYTEST_ADDOPTS": self.few_tests(command),
+            "PYTEST_ADDOPTS": f"-p no:schemathesis {self.few_tests(command)}",
             "TENONRY_TESTKIT_EFFORT": EFFORT,
         }
         done = subprocess.run(
