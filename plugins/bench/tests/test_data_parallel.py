@@ -11,7 +11,7 @@ from tenonry_bench.data_parallel import (
     layouts_for,
     summarise,
 )
-from tenonry_bench.layouts import in_turn
+from tenonry_bench.layouts import alternated
 from tenonry_bench.streams import Point
 
 
@@ -85,7 +85,7 @@ def test_the_ratio_is_taken_run_by_run():
 
 
 def test_layouts_take_turns():
-    assert [in_turn([1, 2, 3], run) for run in range(3)] == [[1, 2, 3], [3, 2, 1], [1, 2, 3]]
+    assert [alternated([1, 2, 3], run) for run in range(3)] == [[1, 2, 3], [3, 2, 1], [1, 2, 3]]
     assert [layout.engines for layout in layouts_for([1, 2, 1, 4], "affinity")] == [1, 2, 4, 2, 2]
 
 

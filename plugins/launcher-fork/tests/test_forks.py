@@ -38,7 +38,7 @@ from tenonry_testkit.roles import eventually, read_facts
 
 pytestmark = [pytest.mark.skipif(not IS_SUPPORTED, reason="needs Linux"), pytest.mark.integration]
 ROLES = "tenonry_testkit.kernel.fork_roles"
-SAY = f"{ROLES}:say"
+REPORT_FORK = f"{ROLES}:report_fork"
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ from tenonry_launcher_fork.forks import start_fork_server
 from tenonry_testkit.roles import read_facts
 supervisor = Supervisor()
 server = start_fork_server("{ROLES}:imports", "")
-supervisor.start("one", "{SAY}", {{"file": sys.argv[1]}}, starter=server)
+supervisor.start("one", "{REPORT_FORK}", {{"file": sys.argv[1]}}, starter=server)
 pid = read_facts(Path(sys.argv[1]))["pid"]
 """
 
@@ -124,7 +124,7 @@ class TestAFork:
         server = fork_server()
         monkeypatch.setenv("OF_TEST", "yes")
         monkeypatch.chdir(tmp_path)
-        plain.start("one", SAY, {"file": str(file)}, starter=server)
+        plain.start("one", REPORT_FORK, {"file": str(file)}, starter=server)
         facts = read_facts(file)
         assert facts["is_fork"]
         assert facts["of_test"] == "yes"
@@ -134,7 +134,7 @@ class TestAFork:
         )  # not where standard error was when the server began
 
     def test_it_is_a_child_of_this_process_which_adopts_no_others(self, plain, fork_server, file):
-        child = plain.start("one", SAY, {"file": str(file)}, starter=fork_server())
+        child = plain.start("one", REPORT_FORK, {"file": str(file)}, starter=fork_server())
         pid = read_facts(file)["pid"]
         assert psutil.Process(pid).ppid() == os.getpid()
         assert child.pid == pid
@@ -145,7 +145,7 @@ class TestAFork:
         server = fork_server()
         files = [tmp_path / str(number) for number in range(8)]
         for file in files:
-            plain.start(file.name, SAY, {"file": str(file)}, starter=server)
+            plain.start(file.name, REPORT_FORK, {"file": str(file)}, starter=server)
         facts = [read_facts(file) for file in files]
         assert all(fact["is_fork"] for fact in facts)
         assert plain.pids() == {
@@ -183,7 +183,7 @@ os.kill(pid, signal.SIGSTOP)
         exits = Exits()
         plain.on_exit(exits)
         server = fork_server()
-        child = plain.start("one", SAY, {"file": str(file)}, starter=server)
+        child = plain.start("one", REPORT_FORK, {"file": str(file)}, starter=server)
         read_facts(file)
         server.close()
         assert child.exit_code is None
@@ -197,14 +197,14 @@ class TestAFreshOneInstead:
     def test_what_a_fork_would_lack_or_share_makes_it_a_fresh_one(
         self, plain, fork_server, file, imports
     ):
-        child = plain.start("one", SAY, {"file": str(file)}, starter=fork_server(imports))
+        child = plain.start("one", REPORT_FORK, {"file": str(file)}, starter=fork_server(imports))
         facts = read_facts(file)
         assert not facts["is_fork"]
         assert child.pid == facts["pid"]
 
     def test_the_reason_names_the_file(self, plain, fork_server, file, capfd):
         """Such as the device that imports have opened."""
-        plain.start("one", SAY, {"file": str(file)}, starter=fork_server("opens_a_file"))
+        plain.start("one", REPORT_FORK, {"file": str(file)}, starter=fork_server("opens_a_file"))
         assert not read_facts(file)["is_fork"]
         assert "what was imported has opened /dev/null" in capfd.readouterr().err
 
@@ -212,19 +212,19 @@ class TestAFreshOneInstead:
         self, plain, fork_server, file, monkeypatch
     ):
         monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
-        plain.start("one", SAY, {"file": str(file)}, starter=fork_server("imports_numpy"))
+        plain.start("one", REPORT_FORK, {"file": str(file)}, starter=fork_server("imports_numpy"))
         assert read_facts(file)["is_fork"]
 
     def test_a_server_that_has_ended(self, plain, fork_server, file):
         server = fork_server()
         server.close()
         assert not server.is_alive
-        plain.start("one", SAY, {"file": str(file)}, starter=server)
+        plain.start("one", REPORT_FORK, {"file": str(file)}, starter=server)
         assert not read_facts(file)["is_fork"]
 
     def test_a_server_that_is_killed_while_it_is_waited_for(self, plain, fork_server, file):
         server = fork_server(argument="600")
-        plain.start("one", SAY, {"file": str(file)}, starter=server)
+        plain.start("one", REPORT_FORK, {"file": str(file)}, starter=server)
         server.process.send_signal(signal.SIGKILL)
         assert not read_facts(file)["is_fork"]
 
@@ -234,11 +234,11 @@ class TestAFreshOneInstead:
         """One that does not answer holds up no start."""
         server = fork_server()
         first = tmp_path / "first"
-        plain.start("one", SAY, {"file": str(first)}, starter=server)
+        plain.start("one", REPORT_FORK, {"file": str(first)}, starter=server)
         assert read_facts(first)["is_fork"]
         monkeypatch.setattr(forks, "ANSWER_TIMEOUT_S", 0.2)
         server.process.send_signal(signal.SIGSTOP)
-        plain.start("two", SAY, {"file": str(file)}, starter=server)
+        plain.start("two", REPORT_FORK, {"file": str(file)}, starter=server)
         assert not read_facts(file)["is_fork"]
         assert not server.is_alive
         assert not server.has_given_up  # the next start may begin another one
@@ -248,12 +248,12 @@ class TestAFreshOneInstead:
     def test_a_server_that_may_not_fork(self, plain, fork_server, file, limit):
         """It reports that, or exits, and the caller does not wait."""
         server = fork_server("forbids_forks", str(limit))
-        plain.start("one", SAY, {"file": str(file)}, starter=server)
+        plain.start("one", REPORT_FORK, {"file": str(file)}, starter=server)
         assert not read_facts(file)["is_fork"]
         assert server.is_alive == (limit == 2)
 
     def test_imports_that_fail_are_left_to_the_fork(self, plain, fork_server, file):
-        plain.start("one", SAY, {"file": str(file)}, starter=fork_server("fails"))
+        plain.start("one", REPORT_FORK, {"file": str(file)}, starter=fork_server("fails"))
         assert read_facts(file)["pid"]
 
     def test_a_folder_that_is_gone_is_no_reason_to_fail(
@@ -296,7 +296,9 @@ class TestBeforeItBegins:
     def test_it_is_stopped_at_once(self, plain, fork_server, file):
         exits = Exits()
         plain.on_exit(exits)
-        child = plain.start("one", SAY, {"file": str(file)}, starter=fork_server(argument="600"))
+        child = plain.start(
+            "one", REPORT_FORK, {"file": str(file)}, starter=fork_server(argument="600")
+        )
         assert child.exit_code is None
         assert plain.pids() == {}
         started = time.monotonic()

@@ -31,7 +31,7 @@ def run(payload):
         while name == "again" and not (folder / "go").exists():
             time.sleep(0.01)
         rank = supervisor.start(
-            name, "{ROLES}:say", {{"file": str(folder / name)}}, starter=server, pass_fds=(1,)
+            name, "{ROLES}:report_fork", {{"file": str(folder / name)}}, starter=server, pass_fds=(1,)
         )
         read_facts(folder / name)
         facts = {{"pid": os.getpid(), "server": server.process.pid, "rank": rank.pid}}

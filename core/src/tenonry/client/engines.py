@@ -148,8 +148,8 @@ class OwnedEngines(Engines):
         ranks = range(self.config.data_parallel_size)
         if rank is not None:
             ranks = range(rank, rank + 1)
-        with contextlib.closing(self.fleet.run_directory()) as meeting:
-            self.expect(self.fleet.start(ranks, self.bind(meeting)))
+        with contextlib.closing(self.fleet.run_directory()) as directory:
+            self.expect(self.fleet.start(ranks, self.bind(directory)))
             while self.is_connecting(self.fleet, ranks):
                 self.client.receive()  # only first frames of engines can arrive yet
                 time.sleep(POLL_S)
@@ -175,9 +175,9 @@ class OwnedEngines(Engines):
             found = fleet.pids() | found
         return found
 
-    def bind(self, meeting: RunDirectory) -> ClientAddresses:
+    def bind(self, directory: RunDirectory) -> ClientAddresses:
         """Bind addresses for starting engines, in this folder or at TCP ports."""
-        return [self.client.bind(self.fleet.address(meeting), self.fleet.address(meeting))]
+        return [self.client.bind(self.fleet.address(directory), self.fleet.address(directory))]
 
     def expect(self, facts: Sequence[EngineFacts]) -> None:
         """Register ready engines, which connect within `CONNECT_TIMEOUT_S`."""

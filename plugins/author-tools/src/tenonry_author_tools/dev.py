@@ -148,12 +148,12 @@ class DevLoop:
             begin = time.monotonic()
             self._write_suite()
             problem, text = self._run_suite(begin + self._budget_s)
-            _say(f"{problem or text} ({time.monotonic() - begin:.1f} s)")
+            _print_line(f"{problem or text} ({time.monotonic() - begin:.1f} s)")
             if not problem and self._server is not None:
-                _say(swap(self._server))
+                _print_line(swap(self._server))
         except TenonryError as error:
             problem = str(error)
-            _say(problem)
+            _print_line(problem)
         return not problem
 
     def _write_suite(self) -> None:
@@ -245,6 +245,6 @@ def _run(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[st
         raise ConfigError(f"the plugin timed out after {timeout_s:g} s") from None
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

@@ -19,7 +19,7 @@ from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
 from tenonry_bench.engine import WARM_UP_STREAMS, WARM_UP_TOKENS, event_loop
 from tenonry_bench.figures import Spread, spread, table
-from tenonry_bench.layouts import Layout, in_turn, started
+from tenonry_bench.layouts import Layout, alternated, started
 from tenonry_bench.machine import Machine, describe_machine
 from tenonry_bench.settings import (
     check_length,
@@ -178,7 +178,7 @@ async def measure(clients: dict[Layout, StreamClient], args: argparse.Namespace)
         return await clients[layout].point(*size, seed=100 + run, requests=args.requests)
 
     return [
-        {layout: await point(layout, run) for layout in in_turn([*clients], run)}
+        {layout: await point(layout, run) for layout in alternated([*clients], run)}
         for run in range(args.runs)
     ]
 

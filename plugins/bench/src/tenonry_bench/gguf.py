@@ -23,7 +23,7 @@ from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, TenonryError
 from tenonry.interfaces.command import Command
 from tenonry_bench.figures import spread
-from tenonry_bench.layouts import in_turn
+from tenonry_bench.layouts import alternated
 from tenonry_bench.machine import Machine, describe_machine, physical_cores
 from tenonry_bench.models.engines import OURS, Engine, environment, find_peers, ours, read_pythons
 from tenonry_bench.models.measure import ModelBench
@@ -154,18 +154,18 @@ class Measurement:
 
     def measure(self, text: str) -> list[Result]:
         """Speeds, then memory and perplexity. Raises TenonryError if tenonry itself fails."""
-        results = self._bench.measure(list(WORKLOADS.workloads), self._runs, say)
+        results = self._bench.measure(list(WORKLOADS.workloads), self._runs, show_progress)
         self.failures |= self._bench.failures
         self.versions |= self._bench.versions
         memory: dict[str, list[float]] = {}
         perplexity: dict[str, list[float]] = {}
         tokens: str | list[int] = text
         for run in range(self._runs):
-            for engine in in_turn(self._engines, run):
+            for engine in alternated(self._engines, run):
                 with self._dropping(engine) as takes_part:
                     if not takes_part:
                         continue
-                    say(f"{self._name}: memory and perplexity of {engine.name}")
+                    show_progress(f"{self._name}: memory and perplexity of {engine.name}")
                     over, scored = self._loaded(engine, tokens)
                     tokens = scored.tokens
                     memory.setdefault(engine.name, []).append(over)
@@ -236,6 +236,6 @@ def read_text(path: str | None) -> str:
         raise ConfigError(f"--text {path} cannot be read: {error}") from None
 
 
-def say(words: str) -> None:
+def show_progress(words: str) -> None:
     """Progress, for a person."""
     print(words, file=sys.stderr, flush=True)

@@ -52,6 +52,6 @@ def started(
         engine.shutdown()
 
 
-def in_turn(items: Sequence[T], run: int) -> list[T]:
+def alternated(items: Sequence[T], run: int) -> list[T]:
     """Compared items, forwards in even runs and backwards in odd ones, so that a drift of the machine affects all."""
     return list(items) if run % 2 == 0 else list(reversed(items))

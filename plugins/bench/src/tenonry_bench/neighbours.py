@@ -21,7 +21,7 @@ from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
 from tenonry_bench.engine import event_loop
 from tenonry_bench.figures import Spread, spread, table
-from tenonry_bench.layouts import in_turn
+from tenonry_bench.layouts import alternated
 from tenonry_bench.machine import Machine, describe_machine
 from tenonry_bench.settings import (
     add_count_flags,
@@ -129,7 +129,7 @@ async def measure(client: StreamClient, args: argparse.Namespace) -> dict[Case, 
     await client.point(max(args.streams), WARM_UP_TOKENS, seed=7)
     timings: dict[Case, list[Timing]] = {case: [] for case in cases}
     for run in range(args.runs):
-        for case in in_turn(cases, run):
+        for case in alternated(cases, run):
             streams, number = case
             with busy(number):
                 point = await client.point(streams, args.output_len, seed=100 + run)

@@ -28,7 +28,7 @@ from tenonry.interfaces.command import Command
 from tenonry_bench.data_parallel import us_per_token
 from tenonry_bench.engine import WARM_UP_STREAMS, WARM_UP_TOKENS, event_loop
 from tenonry_bench.figures import Spread, spread, table
-from tenonry_bench.layouts import in_turn
+from tenonry_bench.layouts import alternated
 from tenonry_bench.machine import Machine, describe_machine
 from tenonry_bench.processes import below
 from tenonry_bench.settings import add_count_flags, check_length, engine_config, write_report
@@ -209,7 +209,7 @@ async def measure(clients: dict[str, StreamClient], args: argparse.Namespace) ->
     return [
         {
             name: await clients[name].point(args.streams, args.output_len, seed=100 + run)
-            for name in in_turn([*clients], run)
+            for name in alternated([*clients], run)
         }
         for run in range(args.runs)
     ]

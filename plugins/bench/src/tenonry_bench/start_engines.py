@@ -19,7 +19,7 @@ from tenonry.interfaces.launcher import Death
 from tenonry.interfaces.recovery import EngineEvents
 from tenonry.launch.supervise import CHILD_DEFAULTS
 from tenonry_bench.figures import Spread, spread
-from tenonry_bench.layouts import Layout, in_turn
+from tenonry_bench.layouts import Layout, alternated
 from tenonry_bench.machine import Machine, describe_machine
 from tenonry_bench.settings import count, counts, engine_config, refuse, settings_of, write_report
 from tenonry_commands.arguments import add_engine_arguments
@@ -77,7 +77,7 @@ class StartEnginesBench(Command):
         rounds = [
             {
                 size: (starter.seconds(size), starter.import_seconds(size))
-                for size in in_turn(sizes, run)
+                for size in alternated(sizes, run)
             }
             for run in range(args.runs)
         ]

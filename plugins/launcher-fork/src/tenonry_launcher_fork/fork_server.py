@@ -49,7 +49,7 @@ def serve(payload: Mapping[str, str]) -> int:
             logger.warning("starting engines in fresh interpreters: %s", reason)
             return 0
         gc.freeze()
-        _say(channel, READY)
+        _send(channel, READY)
         if not _serve(channel):
             return 0
     return child.main()
@@ -81,7 +81,7 @@ def _next_request(channel: socket.socket) -> tuple[bytes, list[int]]:
     return request, fds
 
 
-def _say(channel: socket.socket, answer: bytes) -> None:
+def _send(channel: socket.socket, answer: bytes) -> None:
     """Send an answer to the owner, if it is still running."""
     with contextlib.suppress(BrokenPipeError):
         channel.send(answer)
@@ -106,7 +106,7 @@ def _fork(channel: socket.socket, request: dict[str, Any], fds: list[int]) -> bo
     between = os.fork()
     if between:
         if os.waitpid(between, 0)[1]:
-            _say(channel, NO_FORK)
+            _send(channel, NO_FORK)
         return False
     between = os.getpid()
     try:
@@ -118,9 +118,9 @@ def _fork(channel: socket.socket, request: dict[str, Any], fds: list[int]) -> bo
     while os.getppid() == between:
         time.sleep(0.0005)
     if os.getppid() != request["parent"]:
-        _say(channel, NO_FORK)
+        _send(channel, NO_FORK)
         os._exit(child.EXIT_PARENT_DIED)
-    _say(channel, str(os.getpid()).encode())
+    _send(channel, str(os.getpid()).encode())
     channel.close()
     _take(fds, [0, 1, 2, *request["numbers"]])
     os.environ.clear()

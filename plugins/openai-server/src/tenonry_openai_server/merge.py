@@ -12,7 +12,7 @@ from tenonry.outputs import RequestOutput
 Result = TypeVar("Result")
 
 
-async def start_in_turn(
+async def start_sequentially(
     work: Iterable[Coroutine[Any, Any, Result]], tasks: list[asyncio.Task[Result]]
 ) -> None:
     """Append a task for each, until one fails, and yield to the event loop after each.
@@ -41,7 +41,7 @@ async def last_outputs(
     """The last output of each stream; the first error ends them all."""
     tasks: list[asyncio.Task[RequestOutput]] = []
     try:
-        await start_in_turn((last_output(stream) for stream in streams), tasks)
+        await start_sequentially((last_output(stream) for stream in streams), tasks)
         return await asyncio.gather(*tasks)
     finally:
         await cancel(tasks)
@@ -79,7 +79,7 @@ async def merge(
 
     tasks: list[asyncio.Task[None]] = []
     try:
-        await start_in_turn((pump(stream) for stream in streams), tasks)
+        await start_sequentially((pump(stream) for stream in streams), tasks)
         running = len(tasks)
         while running:
             item = await ready.get()

@@ -64,8 +64,8 @@ class ScaledFleet(FleetCompanion):
         fleet = self._fleet
         directory = self._files.enter_context(contextlib.closing(fleet.run_directory()))
         if fleet.lockstep:
-            meeting = fleet.config.expert_rendezvous
-            self.rendezvous = meeting or f"file://{directory.path}/experts"
+            url = fleet.config.expert_rendezvous
+            self.rendezvous = url or f"file://{directory.path}/experts"
         self._has_coordinator = True
         self.endpoints = start_coordinator(
             self._supervisor,

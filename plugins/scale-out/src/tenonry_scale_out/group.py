@@ -163,9 +163,9 @@ class JoinedEngines(Engines):
         self._events = events
         self.reports.start()
         self._find_leader()
-        with contextlib.closing(RunDirectory()) as meeting:
-            own = self.client.bind(meeting.address(), meeting.address())
-            here = meeting.address()
+        with contextlib.closing(RunDirectory()) as directory:
+            own = self.client.bind(directory.address(), directory.address())
+            here = directory.address()
             relay = HandshakeRelay(here, self._address, self._index, self._keys, own)
             with contextlib.closing(relay):
                 self._launcher.start(

@@ -27,8 +27,8 @@ async def joining(
     are stopped. Raises LaunchError, and what an `on_join` raises.
     """
     try:
-        with contextlib.closing(fleet.run_directory()) as meeting:
-            engines.expect(await _start(engines, fleet, indexes, meeting))
+        with contextlib.closing(fleet.run_directory()) as directory:
+            engines.expect(await _start(engines, fleet, indexes, directory))
             while engines.is_connecting(fleet, indexes):  # noqa: ASYNC110 - sockets raise no event for it
                 await asyncio.sleep(POLL_S)
         await engines.events.on_join(fleet, indexes)
@@ -50,10 +50,10 @@ def switch(engines: OwnedEngines, fleet: EngineFleet, indexes: Sequence[int]) ->
 
 
 async def _start(
-    engines: OwnedEngines, fleet: EngineFleet, indexes: Sequence[int], meeting: RunDirectory
+    engines: OwnedEngines, fleet: EngineFleet, indexes: Sequence[int], directory: RunDirectory
 ) -> list[EngineFacts]:
     """Start engines in a thread. It cannot be cancelled: a caller that is stops them."""
-    start = asyncio.ensure_future(asyncio.to_thread(fleet.start, indexes, engines.bind(meeting)))
+    start = asyncio.ensure_future(asyncio.to_thread(fleet.start, indexes, engines.bind(directory)))
     try:
         return await asyncio.shield(start)
     except asyncio.CancelledError:

@@ -85,15 +85,17 @@ class Verifier:
         """`logits` [T, vocabulary] of all tokens of the step."""
         step = Verification(inputs, self._state)
         plain = self._sampler.columns.is_plain[step.row]
-        at_once = np.flatnonzero(plain)
-        if len(at_once):
-            self._at_once(logits, step, at_once)
+        plain_places = np.flatnonzero(plain)
+        if len(plain_places):
+            self._verify_plain(logits, step, plain_places)
         others = np.flatnonzero(~plain)
         if len(others):
-            self._in_turn(logits, step, others)
+            self._verify_rest(logits, step, others)
         return step
 
-    def _at_once(self, logits: torch.Tensor, step: Verification, places: NDArray[np.intp]) -> None:
+    def _verify_plain(
+        self, logits: torch.Tensor, step: Verification, places: NDArray[np.intp]
+    ) -> None:
         put = self._sampler.context.put
         counts = step.num_tokens[places]
         of_line = np.repeat(places, counts)
@@ -133,7 +135,9 @@ class Verifier:
         step.failure[place] = failure[kept - 1]
         self._state.token_ids[row, begin : begin + kept] = ids[:kept]
 
-    def _in_turn(self, logits: torch.Tensor, step: Verification, places: NDArray[np.intp]) -> None:
+    def _verify_rest(
+        self, logits: torch.Tensor, step: Verification, places: NDArray[np.intp]
+    ) -> None:
         put = self._sampler.context.put
         state = self._state
         number = 0

@@ -65,7 +65,7 @@ def build(module: PreTrainedModel, plan: BuildPlan) -> LoadedModel:
         lengths=model.lengths,
     )
     checks = ModelChecks(module, run, found, plan.parallel, plan.max_model_len)
-    seats = None if plan.adapters is None else _adapter_targets(model, plan.adapters)
+    adapter_targets = None if plan.adapters is None else _adapter_targets(model, plan.adapters)
     if plan.image_check is not None:
         images = _open_images(model, plan.image_check, skip_check=plan.skip_check)
         plan = replace(plan, fuse=plan.fuse and not images.needs_own_layers)
@@ -75,13 +75,13 @@ def build(module: PreTrainedModel, plan: BuildPlan) -> LoadedModel:
             with without_compiled_products(module):
                 checks.prepare(may_fuse=plan.fuse)
         if plan.fuse:
-            _make_fast(model, checks, plan, seats)
+            _make_fast(model, checks, plan, adapter_targets)
         elif plan.quantisation is not None and plan.quantisation.config is None:
             refuse_others(None, type(module).__name__, plan.quantisation.name)
         _check(model, checks, run, plan)
-    if seats is not None:
-        seats.hook()
-        seats.log()
+    if adapter_targets is not None:
+        adapter_targets.hook()
+        adapter_targets.log()
     run.release()
     return model
 
@@ -124,7 +124,7 @@ def _bound(
 
 
 def _make_fast(
-    model: LoadedModel, checks: ModelChecks, plan: BuildPlan, seats: AdapterTargets | None
+    model: LoadedModel, checks: ModelChecks, plan: BuildPlan, adapter_targets: AdapterTargets | None
 ) -> None:
     """Apply all passes, and log the active ones."""
     facts = PassFacts(
@@ -134,7 +134,7 @@ def _make_fast(
         is_checked=not plan.skip_check,
         kernels=plan.kernels,
         quantisation=plan.quantisation,
-        seats=seats,
+        adapter_targets=adapter_targets,
         phases=plan.phases,
     )
     report = model.passes = optimise(model, in_order(model.device.type, plan.passes), facts)

@@ -98,7 +98,7 @@ class ModelsBench(Command):
         pythons = read_pythons(args.peer_python)
         peers, notes = find_peers(chosen_peers(args.peers), pythons)
         for note in notes:
-            say(note)
+            show_progress(note)
         folder = Path(args.models) if args.models else default_folder()
         models = {Path(each).name: find_model(each, folder) for each in args.name.split(",")}
         report = measure(args, workloads, names, models, [ours(), *peers], notes)
@@ -137,11 +137,11 @@ def measure(
                 "scratch": scratch,
             }
             bench = ModelBench(name, engines, workloads, options)
-            results += bench.measure(names, args.runs, say)
+            results += bench.measure(names, args.runs, show_progress)
             memory[name] = bench.memory_gib
             versions |= bench.versions
             for engine, words in bench.failures.items():
-                say(f"{engine} failed on {name}: {words}")
+                show_progress(f"{engine} failed on {name}: {words}")
                 notes.append(f"{engine} failed on {name}: {words.splitlines()[-1]}")
     measured = {engine for result in results for engine in result.engines}
     return ModelsReport(
@@ -156,7 +156,7 @@ def measure(
     )
 
 
-def say(words: str) -> None:
+def show_progress(words: str) -> None:
     """Progress, for a person."""
     print(words, file=sys.stderr, flush=True)
 
@@ -168,4 +168,4 @@ def write_plot(path: Path, picture: str) -> None:
         path.write_text(picture, "utf-8")
     except OSError as error:
         raise ConfigError(f"plot {path} cannot be written: {error.strerror}") from None
-    say(f"plot: {path}")
+    show_progress(f"plot: {path}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tenonry.errors import TenonryError
-from tenonry_bench.layouts import in_turn
+from tenonry_bench.layouts import alternated
 from tenonry_bench.load import Load
 from tenonry_bench.models.engines import OURS, Engine
 from tenonry_bench.models.results import Result, Run, Values, results_of
@@ -41,20 +41,22 @@ class ModelBench:
         self.versions: dict[str, str] = {}
         self.memory_gib: dict[str, float] = {}
 
-    def measure(self, names: Sequence[str], runs: int, say: Callable[[str], None]) -> list[Result]:
+    def measure(
+        self, names: Sequence[str], runs: int, show_progress: Callable[[str], None]
+    ) -> list[Result]:
         """The workloads by kind, `runs` times each. Raises TenonryError if tenonry itself fails."""
         for engine in [engine for engine in self._engines if engine.prepares]:
             with self._dropping(engine):
                 prepare(engine, self._options)
         measured: dict[str, Values] = {}
         for name in self._of_kind(names, "startup"):
-            say(f"{self._name}, {name}: processes start")
+            show_progress(f"{self._name}, {name}: processes start")
             measured[name] = self._starts(name, runs)
         offline = self._of_kind(names, "offline")
         if offline:
-            measured |= self._offline(offline, runs, say)
+            measured |= self._offline(offline, runs, show_progress)
         for name in self._of_kind(names, "served"):
-            say(f"{self._name}, {name}: servers")
+            show_progress(f"{self._name}, {name}: servers")
             measured[name] = asyncio.run(self._served(name, runs))
         return [
             result
@@ -82,7 +84,7 @@ class ModelBench:
         out_len = self._workloads.get(name).out_len
         for run in range(runs):
             prompts = self._workloads.prompts(name, run)
-            for engine in in_turn(self._engines, run):
+            for engine in alternated(self._engines, run):
                 with self._dropping(engine), Session(engine, self._options) as session:
                     session.ask(prompts, out_len)
                     session.ready()
@@ -92,21 +94,21 @@ class ModelBench:
         return values
 
     def _offline(
-        self, names: Sequence[str], runs: int, say: Callable[[str], None]
+        self, names: Sequence[str], runs: int, show_progress: Callable[[str], None]
     ) -> dict[str, Values]:
         """Every engine loads once; then each run of a workload goes through all of them."""
         measured: dict[str, Values] = {name: {} for name in names}
         with contextlib.ExitStack() as stack:
             sessions: dict[str, Session] = {}
             for engine in list(self._engines):
-                say(f"{self._name}: {engine.name} loads")
+                show_progress(f"{self._name}: {engine.name} loads")
                 with self._dropping(engine):
                     session = stack.enter_context(Session(engine, self._options))
                     session.ready()
                     sessions[engine.name] = session
                     self.versions[engine.name] = session.version
             for name in names:
-                say(f"{self._name}, {name}: runs")
+                show_progress(f"{self._name}, {name}: runs")
                 measured[name] = self._workload(name, runs, sessions)
             for engine in self._engines:
                 self.memory_gib[engine.name] = round(sessions[engine.name].memory_gib(), 2)
@@ -117,7 +119,7 @@ class ModelBench:
         out_len = self._workloads.get(name).out_len
         for run in [WARM_UP_RUN, *range(runs)]:
             prompts = self._workloads.prompts(name, run)
-            for engine in in_turn(self._engines, run):
+            for engine in alternated(self._engines, run):
                 time.sleep(PAUSE_S)
                 with self._dropping(engine):
                     is_warm_up = run == WARM_UP_RUN
@@ -143,7 +145,7 @@ class ModelBench:
                     _, ready_s[engine.name] = await server.ready(START_S)
                     servers[engine.name] = server
             for run in [WARM_UP_RUN, *range(runs)]:
-                for engine in in_turn([each for each in self._engines if each.serves], run):
+                for engine in alternated([each for each in self._engines if each.serves], run):
                     await asyncio.sleep(PAUSE_S)
                     with self._dropping(engine):
                         done = await self._load(name, run, servers[engine.name])

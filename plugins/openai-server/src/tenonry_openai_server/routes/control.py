@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 router = APIRouter()
 
 
-async def told(act: Awaitable[Result]) -> Result:
+async def engine_result(act: Awaitable[Result]) -> Result:
     """Result of a call of the engines. Raises APIError 409 with their message: the client is the operator."""
     try:
         return await act
@@ -61,7 +61,7 @@ async def told(act: Awaitable[Result]) -> Result:
 async def sleep(request: Request) -> Response:
     """Free memory. Level 1: the KV cache; 2: the weights as well. Requests wait, or are rejected, until /wake_up."""
     body = await read_operation(request, SleepRequest)
-    await told(server_state(request).engine.sleep(body.level))
+    await engine_result(server_state(request).engine.sleep(body.level))
     return answer(DoneResponse())
 
 
@@ -69,14 +69,14 @@ async def sleep(request: Request) -> Response:
 async def wake_up(request: Request) -> Response:
     """Restore the memory named by `tags`, or all."""
     body = await read_operation(request, WakeUpRequest)
-    await told(server_state(request).engine.wake_up(body.tags))
+    await engine_result(server_state(request).engine.wake_up(body.tags))
     return answer(DoneResponse())
 
 
 @router.get("/is_sleeping", **describe("Whether the engines sleep", None, SleepingResponse))
 async def is_sleeping(request: Request) -> Response:
     """True while weights or KV cache of every engine are away."""
-    found = await told(server_state(request).engine.is_sleeping())
+    found = await engine_result(server_state(request).engine.is_sleeping())
     return answer(SleepingResponse(found))
 
 
@@ -91,12 +91,12 @@ async def pause(request: Request) -> Response:
             state, mode != "keep", f"mode '{mode}' is about the requests of one; use keep", "mode"
         )
         # Another server may receive the request to resume.
-        await told(state.engine.calls["operations"].hold())
+        await engine_result(state.engine.calls["operations"].hold())
         return answer(DoneResponse())
     pausing = state.engine.pause_generation(
         wait_for_inflight_requests=mode == "wait", clear_cache=body.clear_cache, keep=mode == "keep"
     )
-    await told(pausing)
+    await engine_result(pausing)
     return answer(DoneResponse())
 
 
@@ -138,7 +138,7 @@ def _check_alone(state: ServerState, is_needed: bool, why: str, param: str | Non
 async def resume(request: Request) -> Response:
     """Resume requests."""
     await read_operation(request, EmptyRequest)
-    await told(server_state(request).engine.resume_generation())
+    await engine_result(server_state(request).engine.resume_generation())
     return answer(DoneResponse())
 
 
@@ -152,14 +152,14 @@ async def reset_prefix_cache(request: Request) -> Response:
     resetting = server_state(request).engine.reset_prefix_cache(
         body.reset_running_requests, body.reset_connector
     )
-    return answer(DoneResponse(await told(resetting)))
+    return answer(DoneResponse(await engine_result(resetting)))
 
 
 @router.post("/reset_mm_cache", **describe("Forget processed images", EmptyRequest, DoneResponse))
 async def reset_mm_cache(request: Request) -> Response:
     """Clear the cache of inputs that are no text."""
     await read_operation(request, EmptyRequest)
-    await told(server_state(request).engine.reset_mm_cache())
+    await engine_result(server_state(request).engine.reset_mm_cache())
     return answer(DoneResponse())
 
 
@@ -167,7 +167,7 @@ async def reset_mm_cache(request: Request) -> Response:
 async def start_profile(request: Request) -> Response:
     """Start a profile of every rank, and of this event loop if `--front-end-profile-dir` names a folder."""
     await read_operation(request, EmptyRequest)
-    await told(server_state(request).engine.start_profile())
+    await engine_result(server_state(request).engine.start_profile())
     return answer(DoneResponse())
 
 
@@ -175,7 +175,7 @@ async def start_profile(request: Request) -> Response:
 async def stop_profile(request: Request) -> Response:
     """Write the profile to the worker's option `profile_dir`, and to `--front-end-profile-dir`."""
     await read_operation(request, EmptyRequest)
-    await told(server_state(request).engine.stop_profile())
+    await engine_result(server_state(request).engine.stop_profile())
     return answer(DoneResponse())
 
 
@@ -184,7 +184,7 @@ async def scale(request: Request) -> Response:
     """Engines that leave finish their requests first."""
     body = await read_operation(request, ScaleRequest)
     try:
-        await told(server_state(request).engine.scale(body.size, body.drain_timeout))
+        await engine_result(server_state(request).engine.scale(body.size, body.drain_timeout))
     except TenonryError as error:
         raise APIError(409, str(error), code="not_scaled") from None
     return answer(DoneResponse())
@@ -201,7 +201,7 @@ async def replace(request: Request) -> Response:
     for name, value in body.changes.items():
         check_choice(name, value, getattr(state.config, name, None))
     try:
-        await told(state.engine.replace_engines(**body.changes))
+        await engine_result(state.engine.replace_engines(**body.changes))
     except TenonryError as error:
         raise APIError(409, str(error), code="not_replaced") from None
     return answer(DoneResponse())
@@ -230,7 +230,7 @@ async def update_weights(request: Request) -> Response:
     body = await read_operation(request, UpdateWeightsRequest)
     state = server_state(request)
     source = allowed_source(body.source, state.settings)
-    await told(state.engine.update_weights(source, body.names, body.version))
+    await engine_result(state.engine.update_weights(source, body.names, body.version))
     return answer(DoneResponse())
 
 

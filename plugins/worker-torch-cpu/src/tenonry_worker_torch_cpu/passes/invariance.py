@@ -37,7 +37,9 @@ class Invariance(ModelPass):
         if not isinstance(fused, FusedForward) or found is None or kernels is None:
             raise refused(f"{architecture} runs its own code")
         with facts.phases.of("packing"):
-            added = [] if facts.seats is None else facts.seats.beside(fused)
+            added = (
+                [] if facts.adapter_targets is None else facts.adapter_targets.added_layers(fused)
+            )
             make_invariant(fused, kernels, architecture, added)
         model.chosen_kernels = (
             f"Step kernels {found.text}: {len(fused.layers)} × layer, the norm behind them and the head, the same bits "

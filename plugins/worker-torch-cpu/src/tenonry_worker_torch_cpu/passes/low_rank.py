@@ -24,15 +24,15 @@ class AdapterKernels(ModelPass):
     changes_module = False
 
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
-        if facts.seats is None:
+        if facts.adapter_targets is None:
             return "no adapters are served"
         return "there are no step kernels" if facts.kernels is None else None
 
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
-        assert facts.kernels is not None and facts.seats is not None  # noqa: S101, PT018 - `why_not` looked
-        max_rank = facts.seats.max_rank
+        assert facts.kernels is not None and facts.adapter_targets is not None  # noqa: S101, PT018 - `why_not` looked
+        max_rank = facts.adapter_targets.max_rank
         kernels = LowRankKernels(facts.kernels, max_rank, is_required=model.is_invariant)
-        changes.set(facts.seats, "kernels", kernels)
+        changes.set(facts.adapter_targets, "kernels", kernels)
         return f"up to rank {max_rank}"
 
     def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:

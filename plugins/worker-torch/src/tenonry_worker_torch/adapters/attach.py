@@ -92,12 +92,12 @@ class AdapterTargets:
         else:
             self._own_code.append(mlp)
 
-    def beside(self, fused: FusedForward) -> list[AddedToLayer]:
+    def added_layers(self, fused: FusedForward) -> list[AddedToLayer]:
         """Adapters within each of the fused layers, for its kernel to add."""
         self._own_code = []
-        return [self._beside_layer(layer) for layer in fused.layers]
+        return [self._added_layer(layer) for layer in fused.layers]
 
-    def _beside_layer(self, layer: FusedLayer) -> AddedToLayer:
+    def _added_layer(self, layer: FusedLayer) -> AddedToLayer:
         linears: list[Linear] = []
         if isinstance(layer.attention, FusedAttention):
             linears += (layer.attention.qkv, layer.attention.out)

@@ -34,7 +34,7 @@ class PassFacts:
 
     `checks` compare a forward pass with the model's own code; `is_checked`: False with `--skip-model-check`.
     `num_positions`: number of positions that requests may have. `storage` of K and V. `kernels`: step kernels to choose
-    from. `quantisation`: of the weights. `seats`: places of adapters. `phases` times the start.
+    from. `quantisation`: of the weights. `adapter_targets`: places of adapters. `phases` times the start.
     """
 
     checks: ModelChecks
@@ -43,7 +43,7 @@ class PassFacts:
     is_checked: bool = True
     kernels: FoundKernels | None = None
     quantisation: Quantisation | None = None
-    seats: AdapterTargets | None = None
+    adapter_targets: AdapterTargets | None = None
     phases: Phases = field(default_factory=Phases)
 
 

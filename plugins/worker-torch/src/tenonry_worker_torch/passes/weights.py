@@ -40,14 +40,14 @@ class AdapterSeats(WeightPass):
     name = "adapters"
 
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
-        if facts.seats is None:
+        if facts.adapter_targets is None:
             return "no adapters are served"
         return None if isinstance(model.forward, FusedForward) else "modules are hooked instead"
 
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
         fused = model.forward
-        assert facts.seats is not None and isinstance(fused, FusedForward)  # noqa: S101, PT018 - `why_not` looked
-        facts.seats.wrap(fused)
+        assert facts.adapter_targets is not None and isinstance(fused, FusedForward)  # noqa: S101, PT018 - `why_not` looked
+        facts.adapter_targets.wrap(fused)
         return f"{len(fused.layers)} layers"
 
 

@@ -61,7 +61,9 @@ def _check_params(pooling: PoolingParams, tasks: Mapping[str, int]) -> None:
     task = pooling.task
     if task not in tasks:
         raise RequestError(
-            f"pooling task '{task:.40}' is not served: {says(tasks)}", "pooling", "unsupported_task"
+            f"pooling task '{task:.40}' is not served: {describe_tasks(tasks)}",
+            "pooling",
+            "unsupported_task",
         )
     dimensions = pooling.dimensions
     if dimensions is not None and not (task == "embed" and 1 <= dimensions <= tasks[task]):
@@ -76,7 +78,7 @@ def _check_params(pooling: PoolingParams, tasks: Mapping[str, int]) -> None:
         )
 
 
-def says(tasks: Mapping[str, int]) -> str:
+def describe_tasks(tasks: Mapping[str, int]) -> str:
     """Description of the model's tasks, with the remedy if it only generates."""
     if not tasks:
         return (

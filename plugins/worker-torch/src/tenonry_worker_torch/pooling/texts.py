@@ -12,7 +12,7 @@ from tenonry.errors import EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import IOProcessor, read_prompt
 from tenonry.outputs import PoolingOutput, RequestOutput
 from tenonry.sampling_params import OutputKind, PoolingParams, SamplingParams
-from tenonry_worker_torch.pooling.checks import says
+from tenonry_worker_torch.pooling.checks import describe_tasks
 
 Texts = str | Sequence[str]
 
@@ -55,7 +55,9 @@ def scores_by(tasks: Mapping[str, int]) -> str:
     for task in ("score", "embed"):
         if task in tasks:
             return task
-    raise RequestError(f"two texts cannot be scored: {says(tasks)}", "model", "unsupported_task")
+    raise RequestError(
+        f"two texts cannot be scored: {describe_tasks(tasks)}", "model", "unsupported_task"
+    )
 
 
 def cosine(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:

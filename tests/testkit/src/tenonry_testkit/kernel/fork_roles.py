@@ -60,7 +60,7 @@ def forbids_forks(argument: str) -> None:
     os.fork = fork
 
 
-def say(payload: Mapping[str, str]) -> int:
+def report_fork(payload: Mapping[str, str]) -> int:
     """Write whether this process is a fork, and its location; then wait for a signal."""
     sys.stderr.write("said\n")
     facts = {
