@@ -81,30 +81,25 @@ class PackedRun:
         blocks = [-(-length // self.block_size) for length in lengths]
         num_groups = self.backend.num_groups
         num_blocks = cache_size * (1 + num_groups * sum(blocks))
-        caches = self.backend.allocate(num_blocks, self.block_size)
-        bind_kv_cache(caches, self.layers, [])
+        bind_kv_cache(self.backend.allocate(num_blocks, self.block_size), self.layers, [])
         state = BatchState(len(prompts), max(lengths), self.block_size, num_groups)
         entering = dict(enumerate(_new_rows(lengths, blocks, num_groups)))
         done = [0] * len(prompts)
         made: list[list[torch.Tensor]] = [[] for _ in prompts]
         for number, counts in enumerate(steps):
             rows = [row for row, count in enumerate(counts) if count]
-            pieces = []
-            seen = []
-            for row in rows:
-                begin = done[row]
-                done[row] += counts[row]
-                pieces.append(prompts[row][begin : done[row]])
-                if last_seen is not None:
-                    seen.append(last_seen[row][begin : done[row]])
+            spans = [(row, slice(done[row], done[row] + counts[row])) for row in rows]
+            for row, span in spans:
+                done[row] = span.stop
             new = [entering.pop(row) for row in rows if row in entering]
-            inputs = state.apply(_step_of(rows, counts, new))
             found = self._forward(
                 forward if number or first is None else first,
                 state,
-                inputs,
-                torch.cat(pieces),
-                last_seen=np.concatenate(seen) if seen else None,
+                state.apply(_step_of(rows, counts, new)),
+                torch.cat([prompts[row][span] for row, span in spans]),
+                last_seen=None
+                if last_seen is None
+                else np.concatenate([last_seen[row][span] for row, span in spans]),
                 keeps_all=keeps_all,
             )
             if first is not None and not number:
