@@ -12,7 +12,7 @@ import traceback
 
 
 class ErrorCode(enum.StrEnum):
-    """Cause of a failed request, for programs. Plugins may use codes of their own."""
+    """Cause of a failed request, for programs. Plugins may define further codes."""
 
     INVALID_REQUEST = "invalid_request"
     UNSUPPORTED = "unsupported"
@@ -88,7 +88,7 @@ class ContractViolation(PluginError):
 
 
 class ModelError(TenonryError):
-    """The model cannot be found, read or run; the message says which file or layer and what would work."""
+    """The model cannot be found, read or run; the message names the file or layer and a remedy."""
 
 
 class RequestError(TenonryError, ValueError):

@@ -17,8 +17,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `path` is a local folder; `commit` the resolved revision of a hub model ("" for a folder). `max_model_len` is the
     longest sequence supported by the model, in tokens. `eos_token_ids` end a generation. `default_sampling` holds
-    fields of SamplingParams recommended by the model's authors. `needs_lockstep` says that data-parallel engines must
-    step together (expert layers that span ranks).
+    fields of SamplingParams recommended by the model's authors. `needs_lockstep`: data-parallel engines must step
+    together (expert layers that span ranks).
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""`AsyncLLM`: streams of many concurrent requests over engines in processes of their own. The user's event loop.
+"""`AsyncLLM`: streams of many concurrent requests over engines in separate processes. The user's event loop.
 
-What engines need is imported with the first `AsyncLLM`, not with this module.
+Parts of the engines are imported with the first `AsyncLLM`, not with this module.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 
 
 class LLM(BlockingDelegations):
-    """Generates text for many prompts at once.
+    """Generates text for batches of prompts.
 
     `LLM(model="demo", max_num_seqs=64)`: keyword arguments are fields of EngineConfig. Use it as a context manager, or
     call `shutdown()`. Threads may share it: calls of `generate`, `chat` and methods built on them run one after

@@ -27,7 +27,7 @@ STOP_TIMEOUT_S = 1.0
 
 
 class OutputHandler:
-    """Listens on one event loop, from `listen` to `stop`. An exception of its own ends every open request.
+    """Listens on one event loop, from `listen` to `stop`. An internal exception ends every open request.
 
     `outputs`: open requests; `admission`: open and unsent requests.
     """

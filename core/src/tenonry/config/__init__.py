@@ -1,8 +1,8 @@
 """The one configuration of an engine: a flat, frozen pydantic model. Built in the front end, sent as text to children.
 
-`tenonry.config.sources` reads variables, `tenonry_commands` flags and files. Chosen plugins add settings of their own,
-under plain names like the kernel's; `tenonry.plugin.manager` finds their owners. Facts learnt after start-up never
-come back here; they live in `EngineFacts` and `EngineInfo`.
+`tenonry.config.sources` reads variables, `tenonry_commands` flags and files. Chosen plugins add settings under plain
+names like the kernel's; `tenonry.plugin.manager` finds their owners. Facts learnt after start-up are in `EngineFacts`
+and `EngineInfo`, never here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The engine core: steps the executor, KV cache and scheduler of one engine. Runs wherever the engine runs.
 
-One step is schedule → execute → update; with an executor that takes several steps at once, its queue is filled before
+One step is schedule → execute → update; with an executor of several concurrent steps, its queue is filled before
 results are collected.
 """
 

@@ -55,8 +55,8 @@ class Scheduler(Plugin[SchedulerContext], ABC):
       finished or paused request; never gives one block to two writers; every scheduled token has a slot.
     - The rows of one step have at most `config.max_loras` different adapters, if that is not 0.
     - If `config.max_images` is not 0, a step encodes at most `config.max_encoder_tokens` tokens of images (0: as
-      many as it has tokens), or one image that is larger: those that begin in what it computes, and one in whose
-      middle a row enters. Without chunked prefill one prompt may have more.
+      many as it has tokens), or one image that is larger: those that begin in the computed tokens, and one that a row
+      enters in the middle. Without chunked prefill one prompt may have more.
     - No step ends in one of the pieces that `Media.whole` of a request names.
     - Steps are numbered from 0, without gaps.
     - A new row has the prompt, delivered tokens, sampling parameters, stop ids, bad words, adapter, features and
@@ -65,8 +65,8 @@ class Scheduler(Plugin[SchedulerContext], ABC):
     - A step is a round (`SchedulerOutput.round_tokens` above 1) only if each of its rows was sent before, computes one
       token and samples; the result may hold fewer tokens of a row, and the row continues from there.
     - It is correct with one, two and three steps in flight: `schedule()` may be called again before the previous step's
-      result came back; results come in step order; results for rows that were finished, aborted, preempted or reset
-      meanwhile are dropped.
+      result came back; results come in step order; results for rows that were finished, aborted, preempted or reset in
+      the interval are dropped.
     - Every added request reaches exactly one terminal outcome. Unless `starvation_free` is False, a request waits at
       most for those ahead of it at arrival plus max_num_seqs more.
     - `add_request` rejects a request that can never run, and only such a one.

@@ -1,4 +1,4 @@
-"""msgpack for typed structs, with numpy arrays: small ones inline, large ones as frames of their own (no copy).
+"""msgpack for typed structs, with numpy arrays: small ones inline, large ones as separate frames (no copy).
 
 A message is a list of frames: the body, then one frame per large array. Any process.
 """
@@ -26,7 +26,7 @@ _TEXTS = {dtype: text for text, dtype in _DTYPES.items()}
 
 
 class Encoder:
-    """Encodes structs into frames. Not for use by two threads at once."""
+    """Encodes structs into frames. Not thread-safe."""
 
     def __init__(self) -> None:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._hook)

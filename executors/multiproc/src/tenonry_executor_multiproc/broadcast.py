@@ -3,8 +3,8 @@
 On Linux a packet is written once into anonymous shared memory (a memfd that the ranks inherit: there is no name that
 could be left behind), and an eventfd per rank signals it; a second one returns slots. Reading and writing go through
 system calls instead of a mapping, so full memory is an error and not a signal, and a slot grows with its packet: slots
-lie 4 GiB apart in a sparse file, which takes memory only for what was written. Elsewhere each rank has a socket of its
-own, and gets a copy.
+lie 4 GiB apart in a sparse file, which takes memory only for what was written. Elsewhere each rank has a separate
+socket, and receives a copy.
 """
 
 from __future__ import annotations

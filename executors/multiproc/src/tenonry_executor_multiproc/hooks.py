@@ -1,4 +1,4 @@
-"""Hook module `mp`: several ranks have processes of their own where no executor was chosen. Front end."""
+"""Hook module `mp`: without a configured executor, several ranks run in separate processes. Front end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The actor that holds one engine: it starts the engine as a child process of its own and watches it. A node of Ray.
+"""The actor that holds one engine: it starts the engine as a child process and supervises it. A node of Ray.
 
-The engine runs as it does under the launcher `process`, with its own main thread and signal handlers, and ends with
-the actor, whose lifeline it holds. Not decorated: Ray would then send the class itself instead of its name.
+The engine runs as it does under the launcher `process`, with its own main thread and signal handlers, and ends with the
+actor, whose lifeline it holds. Not decorated: Ray would then send the class itself instead of its name.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RayLauncher(Launcher):
-    """One actor per engine, in a placement group of its own; the engine is the actor's child process."""
+    """One actor per engine, in a separate placement group; the engine is the actor's child process."""
 
     Options = RayLauncherOptions
     is_local = False

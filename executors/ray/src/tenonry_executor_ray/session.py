@@ -24,7 +24,7 @@ from tenonry_executor_ray.options import RayOptions
 
 logger = logging.getLogger("tenonry.ray")
 DISCONNECTED = "this process was disconnected from Ray"
-LOCAL = "local"  # Ray's name for a cluster of its own, which ends with the process
+LOCAL = "local"  # Ray's name for a private cluster, which ends with the process
 PROBE_EVERY_S = 0.5
 PROBE_TIMEOUT_S = 1.0
 PROBES_TO_LOSE = 4
@@ -46,7 +46,7 @@ class RaySession:
         default_address: str | None = None,
     ) -> None:
         self.owned = not ray.is_initialized()
-        # A call to Ray after the connection has ended must fail, and not start a cluster of its own.
+        # A call to Ray after the connection has ended must fail instead of starting a private cluster.
         auto_init_hook.enable_auto_connect = False
         self._cleanup: subprocess.Popen[bytes] | None = None
         if self.owned:

@@ -146,7 +146,7 @@ def rank_spec(
     *,
     has_own_gpu: bool,
 ) -> RankSpec:
-    """Specification of a rank. A rank with a GPU of its own sees no other; others are counted on their node."""
+    """Specification of a rank. A rank with its own GPU sees no other; others are counted on their node."""
     neighbours = sum(other.node_id == facts[rank].node_id for other in facts[:rank])
     return RankSpec(
         config_text=context.config.model_dump_json(),

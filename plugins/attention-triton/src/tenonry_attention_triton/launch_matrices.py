@@ -16,7 +16,7 @@ ROUND_OPTIONS = {"num_warps": 4}
 
 
 class RoundedRows(NamedTuple):
-    """Rows in fp8: `values` float8_e4m3fn[N, size], each with a scale of its own, `scales` f32[N, 1]."""
+    """Rows in fp8: `values` float8_e4m3fn[N, size], with a scale per row, `scales` f32[N, 1]."""
 
     values: torch.Tensor
     scales: torch.Tensor

@@ -62,7 +62,7 @@ class TritonMatrices:
         """Launch the variants of the kernel for such a layer, if it is the first one."""
         from tenonry_attention_triton.launch_matrices import constants, warm
 
-        # Triton compiles numbers that 16 divides, and 1, to variants of their own.
+        # Triton compiles separate variants for multiples of 16, and for 1.
         special = (layer.outputs % 16 == 0, layer.chunks % 16 == 0, layer.chunks == 1)
         variant = (*constants(layer, 1, self._dtype.itemsize).values(), *special)
         if variant not in self._warm:
@@ -114,7 +114,7 @@ class PackedLinear(QuantisedLinear):
 
 
 class ScaledLinear(QuantisedLinear):
-    """Weights in fp8 with a scale per output, and each row of the inputs rounded to fp8 with a scale of its own."""
+    """Weights in fp8 with a scale per output; inputs are rounded to fp8 with a scale per row."""
 
     def __init__(
         self,

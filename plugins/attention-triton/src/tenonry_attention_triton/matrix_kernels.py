@@ -7,7 +7,7 @@ import triton.language as tl
 
 from tenonry_attention_triton.kept import numbers, octets_of, row_scale
 
-FOUR_BITS = 4  # beside the kinds of `kept`
+FOUR_BITS = 4  # in addition to the kinds of `kept`
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -58,7 +58,7 @@ def turn_and_write(
 def add_norm(
     x: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """`residual` [N, size] += `x` in place, if there is one; returns the norm of the sum, a tensor of its own."""
+    """Add `x` to `residual` [N, size] in place, if there is one; returns the norm of the sum, in a new tensor."""
     out = torch.empty_like(residual)
     _add_norm(x, residual, weight, eps, out, None)
     return out

@@ -99,7 +99,7 @@ class TritonPlan:
 
 
 class RepeatedPlan(TritonPlan):
-    """Steps in which as many rows decode, whatever their tensors hold: the launches are the same."""
+    """Decode steps with equal numbers of rows and any tensor contents: the launches are the same."""
 
     def __init__(self, rows: DecodeRows, block_size: int, programs: int) -> None:
         self.block_size = block_size

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def attend_unsplit(backend: Any, spec: LayerSpec, cache: LayerCache) -> None:
-    """Attend with as many rows as are not split, over one key of zeros each. `backend`: a `TritonBackend`."""
+    """Attend with the maximum number of unsplit rows, over one key of zeros each. `backend`: a `TritonBackend`."""
     rows = 1
     while num_splits(rows, spec.num_kv_heads, backend.programs) > 1:
         rows *= 2

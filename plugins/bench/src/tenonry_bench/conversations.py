@@ -1,7 +1,7 @@
 """Conversations of a chat service: each turn's prompt is the previous turns and a new message.
 
-Front end. The conversations begin with the same system prompt and run concurrently, each with pauses of its own, so
-that their turns interleave in an unpredictable order.
+Front end. The conversations begin with the same system prompt and run concurrently with different pauses, so that their
+turns interleave unpredictably.
 """
 
 from __future__ import annotations

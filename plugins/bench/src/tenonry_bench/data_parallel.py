@@ -1,7 +1,7 @@
 """`tenonry bench data-parallel`: throughput of several engines, and cost of coordinator and load balancing.
 
-Engines with a worker that computes nothing, in processes of their own. All layouts run at the same time and are
-measured interleaved, so that their ratios are comparable: in one run each has the same prompts and the same machine.
+Engines with a worker that computes nothing, in separate processes. All layouts run concurrently and are measured
+interleaved, with the same prompts and machine, so that their ratios are comparable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`tenonry bench engine`: the whole path but the model, in tokens per second and CPU time per token.
 
-A worker that computes nothing in an engine process of its own; real sockets, real detokenisation; the streams' consumer
-is in this process and counts as front end.
+A worker that computes nothing in a separate engine process; real sockets, real detokenisation; the streams' consumer is
+in this process and counts as front end.
 """
 
 from __future__ import annotations

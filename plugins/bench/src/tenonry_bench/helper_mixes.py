@@ -54,7 +54,7 @@ def schemas(num_heavy: int, num_properties: int) -> Mix:
 
 
 def images(num_heavy: int, megapixels: float, file_bytes: int) -> Mix:
-    """Chats with a square image of so many pixels in a file of about `file_bytes`, against a small one."""
+    """Chats with a square image of `megapixels` in a file of about `file_bytes`, compared with a small one."""
     edge = round((1e6 * megapixels) ** 0.5)
     pixels = _scanlines(edge)
     light_pixels = _scanlines(LIGHT_EDGE)

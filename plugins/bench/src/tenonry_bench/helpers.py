@@ -135,7 +135,7 @@ async def _measured(mixes: list[Mix], args: argparse.Namespace) -> list[MixResul
 
 
 class _Clients:
-    """The two clients; every request has a number of its own."""
+    """The two clients; every request has a unique number."""
 
     def __init__(self, base_url: str) -> None:
         endpoint = Endpoint.parse(base_url)

@@ -29,7 +29,7 @@ class Layout(NamedTuple):
     coordinated: bool = False
 
     def config(self, base: EngineConfig) -> EngineConfig:
-        """`base` with as many engines and this balancing."""
+        """Return `base` with this number of engines and this balancing."""
         return base.replaced(
             data_parallel_size=self.engines, load_balancer=PluginChoice(name=self.balancing)
         )

@@ -76,7 +76,7 @@ class NullWorker(Worker):
         return (KVCacheGroup(layers=("null",)),)
 
     def available_memory(self) -> MemoryReport:
-        # Blocks without bytes: the kernel plans as many as can be used.
+        # Blocks without bytes: the kernel plans the maximum usable number.
         return MemoryReport(0, is_host=True)
 
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:

@@ -1,6 +1,6 @@
 """`tenonry bench overhead`: CPU time per token that decision records, hook modules and stat loggers add.
 
-Each arm is an `AsyncLLM` with flags of its own over the worker `null`. All run at the same time and are measured
+Each arm is an `AsyncLLM` with its own flags over the worker `null`. All run at the same time and are measured
 interleaved, so that a run and the run that it is compared with meet the same machine; each start of them all gives one
 ratio per arm, since processes differ by some percent for as long as they live.
 """

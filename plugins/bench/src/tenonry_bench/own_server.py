@@ -1,7 +1,7 @@
 """Starts a server as a child for a benchmark, ours or a peer's, and stops it. Client process.
 
 The child stays in this process's session: Linux schedules sessions separately (autogroups), and on shared cores a
-client would stall for seconds while a server in a session of its own computes.
+client would stall for seconds while a server in another session computes.
 """
 
 from __future__ import annotations

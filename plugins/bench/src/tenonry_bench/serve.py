@@ -213,7 +213,7 @@ async def run_workload(
     vocab_size: int,
     meter: CpuMeter | None,
 ) -> list[LoadRun]:
-    """A few short requests to warm up, then the runs, each with prompts of its own. `meter`: of the server's time."""
+    """Warm up with a few short requests, then do the runs, each with new prompts. `meter`: of the server's time."""
     workload = workloads.get(name)
     await warm_up(load, workloads, name, vocab_size)
     prompts = [workloads.prompts(name, run, vocab_size=vocab_size) for run in range(runs)]
@@ -228,7 +228,7 @@ async def run_trace(
     vocab_size: int,
     meter: CpuMeter | None,
 ) -> list[LoadRun]:
-    """A few short requests to warm up, then the runs of the trace, each with prompts of its own."""
+    """Warm up with a few short requests, then do the runs of the trace, each with new prompts."""
     await warm_up(load, workloads, TRACE, vocab_size)
     lengths, times = [each.output_tokens for each in trace], starts(trace, args.speed)
     seeds = [workloads.seed * 1000 + run for run in range(args.runs)]

@@ -134,7 +134,7 @@ def wide_schema(properties: int, tag: str) -> StructuredOutput:
 
 
 class _Client:
-    """Sends the requests of all measurements; every schema has names of its own, so none is known already."""
+    """Sends the requests of all measurements; every schema has unique names, so none is cached."""
 
     def __init__(self, engine: AsyncLLM, vocab_size: int) -> None:
         self._engine = engine

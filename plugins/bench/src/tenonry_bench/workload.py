@@ -18,7 +18,7 @@ import msgspec
 from tenonry.errors import ConfigError
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
-WARM_UP_RUN = 900  # a run number of its own: no later run has its prompts in the prefix cache
+WARM_UP_RUN = 900  # a unique run number: no later run has its prompts in the prefix cache
 
 
 class Workload(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Plugins that a command line chooses: found first, because they bring flags of their own. Front end."""
+"""Plugins chosen by a command line: resolved first, because they bring flags. Front end."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class PartFlags:
 
     @staticmethod
     def _read(parts: Parts, models: Iterator[Model], watch: StartWatch) -> Iterator[Model]:
-        """As many as can be read."""
+        """Yield all readable parts."""
         try:
             yield from models
         except TenonryError as error:  # the start reports it

@@ -6,7 +6,7 @@ and without gaps. Several starts may append to one file, interleaved while one e
 frame is ignored: the process ended during a write.
 
 Frames hold what happened. Reasons are derived from them by the reader (`tenonry_decisions.reasons`), so that the engine
-does not compute what nobody asks for.
+computes nothing unrequested.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class ObservedScheduler(Scheduler):
     """Stands in for `scheduler`; whatever this class does not define is the scheduler's own."""
 
     def __init__(self, scheduler: Scheduler, observers: Iterable[SchedulerObserver]) -> None:
-        # Not the base class's constructor: this is no plugin of its own.
+        # Not the base class's constructor: this is no separate plugin.
         self.context = getattr(scheduler, "context", None)  # type: ignore[assignment]
         self.starvation_free = scheduler.starvation_free  # type: ignore[misc]
         self._scheduler = scheduler

@@ -30,7 +30,7 @@ _PLAIN = (int, float, str)
 class Recorder:
     """Makes chunks of the steps of `scheduler` and passes them to the sinks.
 
-    Schedulers that hold requests back may tell by whom: `held`, by handle, of the latest step.
+    Schedulers that delay requests may name the plugin in `held`, by handle, of the latest step.
     """
 
     def __init__(self, header: Header, scheduler: Scheduler, sinks: Sequence[Sink]) -> None:

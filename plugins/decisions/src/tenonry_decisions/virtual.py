@@ -1,4 +1,4 @@
-"""Drives a scheduler without a worker: each step is answered at once with tokens that mean nothing. Any process.
+"""Drives a scheduler without a worker: each step is answered immediately with arbitrary tokens. Any process.
 
 One step is in flight. Requests keep what decides about them (prompt, limits, priority, tags, adapter, salt), without
 what a worker would need: stop ids, media, grammars, log-probabilities.
@@ -47,7 +47,7 @@ class VirtualEngine:
         self.num_outputs[source.handle] = 0
 
     def end(self, handle: int, num_outputs: int = 0) -> None:
-        """End a request as soon as it has so many tokens."""
+        """End a request after this number of tokens."""
         if self.num_outputs.get(handle, num_outputs) < num_outputs:
             self._targets[handle] = num_outputs
         elif handle in self.num_outputs:

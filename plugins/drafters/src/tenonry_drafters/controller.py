@@ -25,7 +25,7 @@ MOST_CREDIT = 3.0  # what a row has gained is not spent on another text for long
 LOSS = 1 / 256
 READING_SHARE = 1 / 32  # of a row's time, beyond a pass
 # What a pass with drafts took longer, in plain passes, before any was timed; more than twice the usual and this is not
-# believed at once, since others may have delayed the pass.
+# accepted immediately, since others may have delayed the pass.
 USUAL_COST = 0.5
 FORGETTING = 0.2
 MANY_TOKENS = 32  # unseen by a drafter: this many take noticeable time

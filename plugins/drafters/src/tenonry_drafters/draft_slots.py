@@ -1,4 +1,4 @@
-"""Slots of a draft model for the K/V of rows: a fixed number, each with blocks of its own. Worker process; no torch.
+"""Slots of a draft model for the K/V of rows: a fixed number, each with its own blocks. Worker process; no torch.
 
 No call has more rows than there are slots, so drafting for a row depends on no other row. A row without a slot takes
 that of the least recently used row.

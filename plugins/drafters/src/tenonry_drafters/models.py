@@ -39,7 +39,8 @@ class DraftModel(Protocol):
         """Next token of each of `histories` i32[n ≥ 1], which belong to different `rows`.
 
         K/V of a row are kept between calls for the common prefix of its histories; the rest is computed. Histories are
-        read only, and need not exist after the call. At most as many rows per call as the worker passes to a drafter.
+        read only, and need not exist after the call. The number of rows per call is at most that of the worker's calls
+        of a drafter.
         """
         ...
 

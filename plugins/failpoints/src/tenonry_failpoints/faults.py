@@ -117,7 +117,7 @@ def _raise(text: str, argument: str) -> Callable[[], None]:
     try:
         is_exception = isinstance(found, type) and issubclass(found, Exception)
         error = found(made) if is_exception and found is not None else None
-    except TypeError:  # it wants more than a text
+    except TypeError:  # it requires more than a text
         error = None
     if error is None:
         raise ConfigError(

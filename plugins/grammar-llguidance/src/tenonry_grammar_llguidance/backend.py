@@ -1,7 +1,7 @@
 """The grammar backend `llguidance`: an Earley parser over a lexer of derivatives, in Rust. Any process; no torch.
 
-Compiling and filling masks let other Python threads go on. What a specification may cost is bounded by the parser's own
-limits, the same wherever it is compiled; one that reaches a limit while it runs fails its own row.
+Compiling and filling masks release Python's lock. The cost of a specification is bounded by the parser's own limits,
+the same in every process; one that reaches a limit while it runs fails its own row.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The grammar backend `xgrammar`: a parser over automata, in C++, with masks that are worked out ahead. Any process.
+"""The grammar backend `xgrammar`: a parser over automata, in C++, with precomputed masks. Any process.
 
-The library imports torch and transformers, though nothing here uses them. Compiling and filling masks let other Python
-threads go on.
+The library imports torch and transformers, though nothing here uses them. Compiling and filling masks release Python's
+lock.
 """
 
 from __future__ import annotations

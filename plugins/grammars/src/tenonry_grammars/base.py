@@ -1,7 +1,7 @@
 """The interface of a grammar backend: the extension point `tenonry.grammars`. Worker process, and the checking process.
 
 A backend is built once per process, for one tokenizer. It compiles a `StructuredOutput` into a `Grammar`, from which
-each row gets a `Matcher` of its own. Nothing here needs torch.
+each row receives its own `Matcher`. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tenonry_grammars.bits import I32, num_words
 
 
 class GrammarError(ValueError):
-    """A specification that cannot be compiled; the text says what is wrong with it, for the user who wrote it.
+    """A specification that cannot be compiled; the text names the error, for its author.
 
     `path`: the JSON pointer of the part of a schema that is at fault, where the backend knows it; "" for the whole.
     `keyword`: the one of that part without which the rest might be served.
@@ -58,7 +58,7 @@ class Matcher(ABC):
 
     @abstractmethod
     def rollback(self, count: int) -> None:
-        """Take back the last `count` accepted tokens, at most as many as were accepted."""
+        """Revert the last `count` accepted tokens."""
 
 
 class Grammar(ABC):
@@ -89,7 +89,7 @@ def ends_of(
 
 
 class GrammarBackend(ABC):
-    """Compiles grammars, and fills masks for many rows at once.
+    """Compiles grammars, and fills masks for batches of rows.
 
     `compile` is called in a thread beside the steps, `accept_each` and `fill_masks` in another while the model runs, or
     in that of the steps: all should let other threads go on, and the latter two must be quick. Bounds on time and

@@ -1,6 +1,6 @@
 """Check of requests' grammars, one specification after another. Helper process.
 
-A process of its own, because a specification can be written to exhaust time and memory.
+A separate process, because a specification can be written to exhaust time and memory.
 """
 
 from __future__ import annotations

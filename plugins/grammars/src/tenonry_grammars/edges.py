@@ -132,7 +132,7 @@ def _repeated(node: Repeat) -> list[_Form]:
 
 
 def _optional(forms: list[_Form], most: int | None) -> list[_Form]:
-    """Up to so many of them, one after the other."""
+    """Up to `most` of them, one after the other."""
     empty = _Form(begins=False, node=EMPTY, ends=False)
     if most == 0:
         return [empty]
@@ -152,7 +152,7 @@ def _optional(forms: list[_Form], most: int | None) -> list[_Form]:
 def _filled(
     first: _Form | None, free: _Form | None, last: _Form | None, most: int | None
 ) -> list[_Form]:
-    """`first`, then free ones, then `last`; up to so many in all."""
+    """`first`, then free ones, then `last`; up to `most` in all."""
     middle = None
     if free is not None:
         left = None if most is None else most - (first is not None) - (last is not None)

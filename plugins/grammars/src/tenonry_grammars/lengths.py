@@ -1,4 +1,4 @@
-"""Longest text that a specification allows, where it is simple enough to tell. Pure."""
+"""Longest text allowed by a specification, if simple enough to determine. Pure."""
 
 from __future__ import annotations
 

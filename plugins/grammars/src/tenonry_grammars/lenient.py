@@ -1,4 +1,4 @@
-"""Leaves out of a JSON schema what a backend cannot enforce, keyword by keyword, until it is served. Helper process.
+"""Removes unenforceable keywords from a JSON schema, one by one, until a backend accepts it. Helper process.
 
 Each refusal names its keyword; everything beside it stays in force.
 """

@@ -26,7 +26,7 @@ RULES = frozenset({
     "maxProperties", "minProperties", "required", "dependentRequired", "dependencies", "$ref", "$dynamicRef",
     "$recursiveRef",
 })  # fmt: skip
-# Places for schemas that say nothing of a value where they stand: only references lead there.
+# Places for schemas without effect where they are: only references lead there.
 DEFINITIONS = frozenset({"$defs", "definitions"})
 # What restricts values; all other keywords are annotations, or name and place a schema.
 RESTRICTING = (BY_NAME | IN_LISTS | PLAIN | RULES) - DEFINITIONS - {"contentSchema"}
@@ -89,7 +89,7 @@ def children(path: tuple[str, ...], part: Any) -> Iterator[tuple[tuple[str, ...]
 def failing_part(schema: Any, compiles: Callable[[str], bool]) -> str:
     """The pointer of the smallest schema within `schema` that does not compile alone; "" for none but the whole.
 
-    `compiles` says so of a schema's text. References still lead into the whole schema.
+    References still lead into the whole schema.
     """
     whole = _moved(schema)
     path: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ def pointer(path: tuple[str, ...]) -> str:
 
 
 def _moved(value: Any) -> Any:
-    """The schema for a place of its own in another one: references from its root lead there."""
+    """Return the schema for a separate place in another one: references from its root lead there."""
     if isinstance(value, list):
         return [_moved(item) for item in value]
     if not isinstance(value, dict):

@@ -25,7 +25,7 @@ FIRST_NICE = 5
 
 
 class Background:
-    """Runs work in threads of their own, with the priority `FIRST_NICE` and one at a time. Any thread.
+    """Runs work in separate threads, with the priority `FIRST_NICE` and one at a time. Any thread.
 
     Work that takes longer than `QUICK_S` continues with the priority `nice` (up to 19, the lowest) while the next
     begins; so quick work does not queue behind it. Threads that share locks with others, such as the interpreter's,

@@ -89,8 +89,8 @@ class HelperPool:
         return answer
 
     def _tried(self, turn: Turn, parts: Sequence[bytes]) -> tuple[memoryview | None, bool]:
-        """As `_outcome`. A worker may end between two jobs: if a reused one ends early, the job runs once more, in a
-        new one.
+        """As `_outcome`. A worker may end between two jobs: if a reused one ends early, the job is retried in a new
+        one.
         """
         worker = self._workers.take()
         answer, is_short = self._outcome(worker, turn, parts)

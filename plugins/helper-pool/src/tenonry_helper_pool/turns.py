@@ -1,4 +1,4 @@
-"""Turns: how many jobs run at a time, and which is next. Front end; jobs wait in threads of their own.
+"""Order of jobs: number of concurrent ones, and the next one. Front end; jobs wait in separate threads.
 
 There are `size` slots. Jobs that are known or found to be long take all but one of them, so that a short job waits at
 most for another short one.

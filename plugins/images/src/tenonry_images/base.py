@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tenonry.step import I32
 
 
-# Pixels in width and height of an image of which a request wants few details.
+# Pixels in width and height of an image requested with low detail.
 REDUCED_EDGE = 512
 
 

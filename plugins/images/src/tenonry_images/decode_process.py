@@ -1,6 +1,6 @@
 """Preparation of images for a front end, one after another. Helper process.
 
-A process of its own, because a file can be made to exhaust time and memory, and decoders have had vulnerabilities.
+A separate process, because a file can be made to exhaust time and memory, and decoders have had vulnerabilities.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class BadImage(Exception):
 def decode(data: bytes | memoryview, max_pixels: int, max_edge: int = 0) -> Any:
     """A picture in RGB, upright as its EXIF data specify; of a file with several pictures the first. Raises BadImage.
 
-    `max_edge`: reduce a larger picture to so many pixels in width and height; 0: leave it.
+    `max_edge`: reduce a larger picture to this width and height; 0: unchanged.
     """
     from PIL import Image
 

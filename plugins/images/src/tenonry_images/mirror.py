@@ -29,7 +29,7 @@ from tenonry_images.settings import ImageSettings
 NOT_CACHED = "media_not_cached"  # the ErrorCode of a request that named a lost image
 MIB = 1 << 20
 Inputs = dict[str, np.ndarray]
-# What a message tells of an image.
+# Message codes for the state of an image.
 SENT = 0
 KEEP = 1
 HELD = 2

@@ -43,7 +43,7 @@ class Preparation:
     """The processors of the model in a folder. Raises CannotPrepare."""
 
     def __init__(self, path: str) -> None:
-        # from where it is: at the top of transformers 5.17 it wants torchvision, which it does not need
+        # from its module: the top level of transformers 5.17 requires torchvision, which is not needed
         from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
         self._config = json.loads((Path(path) / "config.json").read_text("utf-8"))

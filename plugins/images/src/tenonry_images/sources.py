@@ -39,7 +39,7 @@ def is_public(address: str) -> bool:
 class ImageSources:
     """Reads images by their URL. `hosts`: names that https addresses may have; none: data URLs only.
 
-    `is_allowed` says of an IP address whether it may be read from, and `tls` is the context of connections.
+    `is_allowed`: check of an IP address; `tls`: context of connections.
     """
 
     def __init__(

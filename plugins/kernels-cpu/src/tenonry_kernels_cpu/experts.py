@@ -64,7 +64,7 @@ class Experts:
         self._make_room(1)
 
     def _make_room(self, count: int) -> None:
-        """Scratch for so many tokens."""
+        """Allocate scratch memory for this number of tokens."""
         self._scratch = torch.empty(count * self._floats)
         self._tokens = torch.empty(count, dtype=torch.int64)
         self._room = count

@@ -172,7 +172,7 @@ class ForkServer:
     """A ProcessStarter whose children are forks of `process`, a child with the other end of `channel`.
 
     The server sends READY once it can be forked, and exits when the channel is closed. `has_own_servers`: each of its
-    children has a fork server of its own.
+    children has a separate fork server.
     """
 
     follows_thread = False

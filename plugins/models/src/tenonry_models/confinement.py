@@ -44,9 +44,9 @@ CALLS: dict[str, tuple[int, tuple[int, ...]]] = {
 
 
 def leave_network() -> bool:
-    """Move into a network of its own, which has no interface that is up; whether the system allowed it.
+    """Move into a private network without an active interface; returns True if the system permitted it.
 
-    Only a process with one thread can, so this comes before libraries that start some.
+    Requires a process with a single thread, so this runs before libraries that start threads.
     """
     if not sys.platform.startswith("linux"):
         return False

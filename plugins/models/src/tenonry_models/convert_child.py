@@ -82,7 +82,7 @@ def _save(tensors: dict[str, Any], out: str, number: int) -> None:
 
 
 def own(tensor: Any) -> Any:
-    """Copy the tensor to memory of its own: tensors that share memory cannot be written to one file."""
+    """Copy the tensor to separate memory: tensors that share memory cannot be written to one file."""
     import torch
 
     return tensor.detach().clone(memory_format=torch.contiguous_format)

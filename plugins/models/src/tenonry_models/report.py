@@ -12,7 +12,7 @@ from tenonry_models.check import Report
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 STEP = 1000
 LABEL_WIDTH = 12
-NOTES = "notes"  # the feature that has lines of its own
+NOTES = "notes"  # the feature with separate lines
 
 
 def as_text(report: Report) -> str:

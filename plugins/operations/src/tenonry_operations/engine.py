@@ -36,7 +36,7 @@ class EngineOperations:
         self._apply()
 
     def release(self) -> None:
-        """End `hold`. Requests go on unless the engine sleeps, or its weights are broken."""
+        """End `hold`. Requests resume unless the engine sleeps, or its weights are broken."""
         self._is_paused = False
         self._apply()
 
@@ -82,7 +82,7 @@ class EngineOperations:
             self._apply()
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Take memory again. Steps go on when all ranks have all that they need."""
+        """Reallocate memory. Steps resume when all ranks have all they need."""
         call_optional(self._core, "sleep", "wake_up", tags)
         self._is_asleep = self.is_sleeping()
         self._apply()
@@ -96,7 +96,7 @@ class EngineOperations:
     def check_update(
         self, source: str, names: Sequence[str] | None = None, version: str = ""
     ) -> None:
-        """Raise what is wrong with an update, as far as it can be said before anything changes."""
+        """Raise errors of an update that are detectable before any change."""
         if len(version) > MAX_VERSION or (version and not VERSION.fullmatch(version)):
             raise ConfigError(
                 f"version {version[:80]!r}: at most {MAX_VERSION} printable characters without spaces"

@@ -1,4 +1,4 @@
-"""Parsers of formats whose calls stand in a section, each between tags of its own. Front end."""
+"""Parsers of formats whose calls are in a section, each between its own tags. Front end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of DeepSeek's models, between tags of their own. Front end."""
+"""Calls of DeepSeek's models, between special tags. Front end."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ class ScanningParser(OutputParser):
 
 
 class ArgumentWriter:
-    """Arguments with markup of their own, written as one JSON object."""
+    """Arguments with special markup, written as one JSON object."""
 
     __slots__ = ("_emit", "_is_empty")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointQuantisation(Quantisation):
-    """Layers are those of `layer_for`, which may round once more, so it is they that need a tolerance."""
+    """Layers are those of `layer_for`, which may round again and therefore need a tolerance."""
 
     tolerance: ClassVar[float] = 0.1
 

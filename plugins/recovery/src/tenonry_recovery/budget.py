@@ -6,7 +6,7 @@ from collections import defaultdict
 
 
 class RestartBudget:
-    """At most `max_restarts` of an engine in `window_s` seconds, and as many attempts in a row that failed."""
+    """At most `max_restarts` of an engine in `window_s` seconds, and as many consecutive failed attempts."""
 
     def __init__(self, max_restarts: int = 3, window_s: float = 60.0) -> None:
         self.max_restarts = max_restarts

@@ -43,7 +43,7 @@ class _Crashes(NamedTuple):
 
 
 class CrashAttribution:
-    """Counts crashes in a row. `max_num_seqs`: how many requests an engine runs at once."""
+    """Counts consecutive crashes. `max_num_seqs`: concurrent requests of an engine."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self.max_num_seqs = max_num_seqs

@@ -63,7 +63,7 @@ def with_choice(
 def fall_back(
     config: EngineConfig, manager: PluginManager, kind: str, other: PluginChoice | None
 ) -> EngineConfig:
-    """The same with another plugin of this kind, or without one, as the log then says."""
+    """Return the same with another plugin of this kind, or without one, and log it."""
     logger.error(
         "the %s '%s' raised or violated its contract %d times: new engines use %s (--fallback-%s)",
         kind,

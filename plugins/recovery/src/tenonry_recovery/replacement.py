@@ -1,7 +1,6 @@
-"""Engines that take the place of others while requests run: started beside them, one after another. Front end.
+"""Replacement of engines while requests run: new ones start alongside, one after another. Front end.
 
-For a moment both are there, with the weights and the KV cache of each. Streams move as they do when an engine died, but
-to one that is ready.
+For a moment both exist, each with weights and KV cache. Streams move as after a crash, but to an engine that is ready.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Replacement:
         """Raises what the start of an engine raises; then the ones before serve on."""
         owner = self._owner
         waiting, num_together = sorted(owner.client.engines), 1
-        if owner.engines.model.needs_lockstep:  # all at once, also where their number changes
+        if owner.engines.model.needs_lockstep:  # all together, also if their number changes
             waiting, num_together = list(range(self._fleet.size)), self._fleet.size
         try:
             while waiting:

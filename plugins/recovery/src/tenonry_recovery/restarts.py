@@ -15,7 +15,7 @@ from tenonry_recovery.budget import RestartBudget
 logger = logging.getLogger("tenonry.recovery")
 POLL_S = 0.005
 RETRY_S = 0.5  # after a start that failed
-# What streams take to go on in other engines, roughly; a start would take processors from these meanwhile.
+# Approximate time for streams to resume in other engines; a start would take processors from them.
 HEAD_START_S = 0.3
 
 
@@ -124,7 +124,7 @@ class Restarts:
             self._task = None
 
     async def _bring_back(self, indexes: Sequence[int]) -> bool:
-        # `scale` may have started some meanwhile.
+        # `scale` may have started some in the interval.
         missing = [index for index in indexes if not self._served.has(index)]
         if missing and (obstacles := await self._served.divergence()):
             for index in missing:

@@ -1,4 +1,4 @@
-"""Standbys: engines that are built and wait, and take the place of one that died at once. Front end or supervisor."""
+"""Standbys: built, idle engines that immediately replace a dead one. Front end or supervisor."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ FORMER = "former "  # before the name of a process whose place another one took
 class Standbys:
     """Keeps `wanted` engines ready from `listen` on. Event loop.
 
-    Each has an index of its own, from `FIRST_STANDBY` on, until it takes a place. It is connected to the owner, and to
-    no other front end.
+    Each has a separate index, from `FIRST_STANDBY` on, until it takes a place. It is connected to the owner, and to no
+    other front end.
     """
 
     def __init__(

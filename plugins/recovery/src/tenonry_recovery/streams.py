@@ -81,7 +81,7 @@ class StreamRecovery:
         return list(by_id.values())
 
     def move(self, index: int, requests: Mapping[int, EngineCoreRequest]) -> None:
-        """An engine took the place of another one, which ran these: they go on there."""
+        """Move requests to an engine that replaced their own; they resume there."""
         num_requests = 0
         num_tokens = 0
         for each in self._lost(requests):
@@ -97,7 +97,7 @@ class StreamRecovery:
             self._count(index, num_requests, num_tokens)
 
     def resume(self, index: int, death: Death, requests: Mapping[int, EngineCoreRequest]) -> None:
-        """An engine died that ran these: they go on elsewhere, or wait until it is restarted."""
+        """Resume requests of a dead engine in another one, or after its restart."""
         lost = self._lost(requests)
         suspects = self.attribution.crashed(
             lost, self._streams.is_open, has_stepped=death.began_step
@@ -147,7 +147,7 @@ class StreamRecovery:
 
     # ------------------------------------------------------------------ suspects
     async def try_suspects(self, indexes: Sequence[int]) -> None:
-        """Each in the engine that it asked for, others in the lowest of these, which has its turn last."""
+        """Try each suspect in its requested engine, others in the lowest of these, which is tried last."""
         for index in sorted(indexes, reverse=True):
             ranks = {index, None} if index == min(indexes) else {index}
             await self._try_suspects(index, ranks)
@@ -190,7 +190,7 @@ class StreamRecovery:
 
 
 def _check_own(lost: Lost, what: str) -> None:
-    """Raises EngineDeadError for a request that can go on in no other engine."""
+    """Raise EngineDeadError for a request that can resume in no other engine."""
     if lost.requests[0].kv_transfer_params is not None:
         raise EngineDeadError(
             f"the engine of this request {what}; its K/V came from another engine, which gives it once "

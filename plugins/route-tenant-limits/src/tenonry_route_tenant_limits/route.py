@@ -1,4 +1,4 @@
-"""The route `tenant-limits`: no paths of its own, an admission for the requests of all routes. Front end."""
+"""The route `tenant-limits`: no paths, only an admission for the requests of all routes. Front end."""
 
 from __future__ import annotations
 

@@ -329,7 +329,7 @@ class AttachedEngines(Engines):
     async def ask_others(
         self, question: Literal["drained", "forget_media"], patience_s: float = 0.0
     ) -> int:
-        """The supervisor asks them. Raises TenonryError that names those which do not answer."""
+        """Query other front ends through the supervisor. Raises TimeoutError that names unresponsive ones."""
         message = FrontEndQuestion(next(self._call_ids), question, patience_s)
         answer: FrontEndAnswer = await self._ask(message)
         if answer.error:

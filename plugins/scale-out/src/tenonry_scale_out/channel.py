@@ -33,7 +33,7 @@ def _read_again(loop: asyncio.AbstractEventLoop | None, read: Work) -> None:
 
 
 class ControlLink:
-    """A server's end. `on_stop(abort)` is called on the event loop when the supervisor asks this server to end."""
+    """A server's end. `on_stop(abort)` is called on the event loop when the supervisor requests its end."""
 
     def __init__(self, attachment: Attachment) -> None:
         self.attachment = attachment
@@ -79,7 +79,7 @@ class ControlLink:
         """Close once everything is sent. Idempotent."""
         loop = self._loop
         if loop is not None and not loop.is_closed() and not self._socket.closed:
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop was closed concurrently
                 loop.remove_reader(self._socket.fileno())
         self._socket.close()
         self._context.term()

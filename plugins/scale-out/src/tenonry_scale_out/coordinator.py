@@ -44,7 +44,7 @@ class CoordinatorState:
         self.wave = 0
         self.is_running = not lockstep
         self.changed = False
-        self._unfinished: dict[int, bool] = {}  # of the engines that have asked
+        self._unfinished: dict[int, bool] = {}  # of engines that have reported
 
     def take(self, message: CoordinatorInput) -> list[CoordinatorOrder]:
         self.changed = True
@@ -68,7 +68,7 @@ class CoordinatorState:
         return [WaveStart(self.wave, order.exclude_index)]
 
     def _verdict(self) -> list[CoordinatorOrder]:
-        """Once every engine has asked."""
+        """Return the verdict once every engine has reported."""
         if set(self._unfinished) < set(self.loads):
             return []
         unfinished = any(self._unfinished.values())
@@ -86,7 +86,7 @@ class CoordinatorState:
 
 
 class Coordinator:
-    """The state and its sockets: files beside each other, or any free ports of one address."""
+    """The state and its sockets: files in one directory, or any free ports of one address."""
 
     def __init__(self, address: str, curve: CurveKeys | None, *, lockstep: bool) -> None:
         self._context: Context = zmq.Context()

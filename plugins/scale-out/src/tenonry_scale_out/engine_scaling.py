@@ -119,5 +119,5 @@ async def _leaving(
     except BaseException:
         client.leaving.difference_update(leaving)
         raise
-    for index in leaving:  # one that died meanwhile is gone already
+    for index in leaving:  # one that died in the interval is gone already
         client.remove_engine(index, "it was scaled away")

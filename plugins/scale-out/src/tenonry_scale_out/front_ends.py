@@ -42,7 +42,7 @@ class FrontEnds:
         task: FrontEndTask,
         timeout: float | None,  # noqa: ASYNC109 - for the answer of another process
     ) -> TaskDone:
-        """Raises TimeoutError, also for a front end that ends meanwhile."""
+        """Send a task and wait. Raises TimeoutError, also for a front end that ends in the interval."""
         future: asyncio.Future[TaskDone] = asyncio.get_running_loop().create_future()
         self._asked[task.number] = (identity, future)
         self.send(identity, task)
@@ -61,7 +61,7 @@ class FrontEnds:
         but: bytes = b"",
         **fields: Any,
     ) -> dict[bytes, TaskDone]:
-        """The answers of those that answer in time, by identity; `but` is not asked."""
+        """Responses received in time, by identity; `but` is excluded."""
         identities = [identity for identity in self.serving() if identity != but]
         asked = [
             self.ask(identity, self.task(step, indexes, **fields), timeout)

@@ -33,7 +33,7 @@ from tenonry_scale_out.reports import NodeReports
 
 POLL_MS = 50
 POLL_S = 0.005
-LAST_WORDS_MS = 1000  # of an engine that ended: its message says more than its exit status
+LAST_WORDS_MS = 1000  # of an ended engine: its message is more informative than its exit status
 # Calls that change nothing for the other engines of the group.
 OWN_CALLS = frozenset(
     {
@@ -262,7 +262,7 @@ class JoinedEngines(Engines):
 
 
 class JoinedClient(CoreClient):
-    """Asks its engine only what changes nothing for the others, which a call of one engine would not reach."""
+    """Calls its engine only for operations without effect on the others, which a call of one engine would not reach."""
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Raises EngineGenerateError, too, for a call that the leader has to make."""

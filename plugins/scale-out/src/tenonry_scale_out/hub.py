@@ -67,11 +67,11 @@ class _Server:
         self.info: EngineInfo | None = None
         self.hello: ServerHello | None = None
         self.connected = False
-        self.epochs: dict[int, int] = {}  # of the engines that it was told of
+        self.epochs: dict[int, int] = {}  # of the announced engines
 
 
 class Hub:
-    """`on_engine_died(reason)` follows every death of an engine, `on_connected(index)` says that a server serves."""
+    """`on_engine_died(reason)` follows every death of an engine, `on_connected(index)` the connection of a server."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Hub:
                 continue
             logger.error("the engine failed: %s", death)
             self._client.engine_died(index, death)
-            self._on_outputs()  # what it said last
+            self._on_outputs()  # its last message
             self._client.remove_engine(index, str(death))
             self._stats.observe(
                 EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())

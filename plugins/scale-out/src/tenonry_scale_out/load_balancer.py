@@ -1,8 +1,8 @@
 """Interface of load balancers: the choice among several engines for a request. Front end; each has one, called on its
 event loop.
 
-A front end with a single engine builds none. A request with `data_parallel_rank` goes where it says, and no load
-balancer is asked.
+A front end with a single engine builds none. A request with `data_parallel_rank` goes to this engine, without a load
+balancer.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Report(msgspec.Struct, array_like=True, tag=True):
 
 
 class MetricsRequest(msgspec.Struct, array_like=True, tag=True):
-    """Server: a client asks for the metrics."""
+    """Server: a client requests the metrics."""
 
     call_id: int
 
@@ -87,7 +87,7 @@ class TaskDone(msgspec.Struct, array_like=True, tag=True):
 
 
 class FrontEndQuestion(msgspec.Struct, array_like=True, tag=True):
-    """Server: asks the other front ends, by a step of FrontEndTask."""
+    """Server: query to the other front ends, by a step of FrontEndTask."""
 
     call_id: int
     step: Literal["drained", "forget_media"]
@@ -95,14 +95,14 @@ class FrontEndQuestion(msgspec.Struct, array_like=True, tag=True):
 
 
 class ReplaceRequest(msgspec.Struct, array_like=True, tag=True):
-    """Server: a client asks for engines with these changes, which are the text of a JSON object."""
+    """Server: a client requests engines with these changes, the text of a JSON object."""
 
     call_id: int
     changes: str
 
 
 class ScaleRequest(msgspec.Struct, array_like=True, tag=True):
-    """Server: a client asks for another number of engines. `drain_timeout` in seconds."""
+    """Server: a client requests another number of engines. `drain_timeout` in seconds."""
 
     call_id: int
     size: int
@@ -197,7 +197,7 @@ class EngineGivenUp(msgspec.Struct, array_like=True, tag=True):
 
 
 class Flush(msgspec.Struct, array_like=True, tag=True):
-    """Supervisor: asks for a report now, even an empty one."""
+    """Supervisor: request an immediate report, even an empty one."""
 
     number: int
 

@@ -89,7 +89,7 @@ def engine_specs(
 
 
 class HeadlessNode:
-    """Engines `data_parallel_start_rank` and following, as many as `data_parallel_size_local` says.
+    """Engines from `data_parallel_start_rank` on, `data_parallel_size_local` of them.
 
     One that dies once all have been ready is started again when the front end says so. So are all of them, if this node
     is started when the others run already.
@@ -183,7 +183,7 @@ class HeadlessNode:
         return self._is_complete
 
     def _stop_engines(self, socket: zmq.Socket[bytes]) -> None:
-        """Let them finish what runs, and report meanwhile that this node lives. A second signal aborts what runs."""
+        """Let running requests finish, while reporting that this node is alive. A second signal aborts them."""
         timeout = self._stop_timeout if self._stopping else STOP_TIMEOUT_S
         ender = threading.Thread(target=self._launcher.shutdown, args=(timeout,))
         ender.start()

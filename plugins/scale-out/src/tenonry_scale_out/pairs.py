@@ -44,8 +44,8 @@ class PrefillPolicy(NamedTuple):
 class PairedLLM(AsyncLLM):
     """An `AsyncLLM` with prefill engines; needs the KV connector `peer` and the load balancer `prefill-decode`.
 
-    Requests for vectors, with images, with log-probabilities of the prompt, with a rank or with `kv_transfer_params` of
-    their own run as ever.
+    Requests for vectors, with images, with log-probabilities of the prompt, with a rank or with their own
+    `kv_transfer_params` run normally.
     """
 
     def __init__(self, config: EngineConfig, policy: PrefillPolicy, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""A profile of a front end's event loop, beside those of the ranks: which Python functions ran when. Front end.
+"""A profile of a front end's event loop, alongside those of the ranks: Python functions over time. Front end.
 
 The file is a Chrome trace, as torch.profiler writes one, on the same clock: Perfetto and chrome://tracing open both.
 """
@@ -169,7 +169,7 @@ def trace(recording: Recording, process: str) -> Iterator[str]:
 
 
 class ProfiledCalls:
-    """Calls of engines; a profile of theirs is also one of the event loop that asks for it."""
+    """Calls of engines; their profiles also cover the event loop of the caller."""
 
     def __init__(self, calls: EngineCalls, profile: LoopProfile) -> None:
         self._calls = calls

@@ -144,7 +144,7 @@ class SharedRecovery(EngineEvents):
 
     # ------------------------------------------------------------------ starting
     async def on_join(self, fleet: Any, indexes: Sequence[int]) -> None:
-        """Raises EngineDeadError if one of the engines died meanwhile."""
+        """Raise EngineDeadError if one of the engines died in the interval."""
         if indexes[0] >= FIRST_STANDBY:  # it is connected to no front end
             return
         servers = self._front_ends.serving().items()
@@ -162,7 +162,7 @@ class SharedRecovery(EngineEvents):
         await asyncio.gather(*(self._use(*server, fleet, indexes) for server in servers))
 
     async def catch_up(self, identity: bytes, index: int, epochs: Mapping[int, int]) -> None:
-        """A front end serves now. Connect it to engines that were started after it was told of these."""
+        """Connect a newly serving front end to engines started after its registration."""
         async with self.lock:
             missing = [
                 link.index

@@ -54,12 +54,12 @@ class NodeReports:
         self._thread.start()
 
     def ended(self, engine: int, death: Death) -> None:
-        """Say that an engine ended; the first death counts. From any thread."""
+        """Report the end of an engine; the first death counts. From any thread."""
         self._ended.setdefault(engine, death)
         self._due.set()
 
     def close(self) -> None:
-        """Say the last of it. Idempotent."""
+        """Send the last report. Idempotent."""
         self._is_closing = True
         self._due.set()
         if self._thread is not None:

@@ -123,7 +123,7 @@ class ConnectedSteps:
 
     A multi-token step is one step here, hence a wrapper of the runner instead of a feature. Saves begin when the step
     is launched, not when it has ended: they read blocks that no launched step changes, and a copy from a device follows
-    earlier launches, on a stream of its own.
+    earlier launches, on a separate stream.
     """
 
     def __init__(

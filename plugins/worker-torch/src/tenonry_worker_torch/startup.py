@@ -100,7 +100,7 @@ def facts(context: WorkerContext, found: CheckpointInfo) -> WorkerFacts:
 
 
 def window_groups(config: EngineConfig, options: Any) -> bool:
-    """Return True if layers with a window are in groups of their own.
+    """Return True if layers with a window are in separate groups.
 
     Not in a pipeline: its stages have different numbers of layers of each kind, and one block table for all stages.
     """

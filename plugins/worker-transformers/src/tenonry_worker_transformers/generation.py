@@ -1,8 +1,8 @@
 """The model calls of transformers' `generate`, one at a time. Worker process.
 
 The state before a request's first step (inputs, cache object, encoder states, the rules of the model's generation
-config) is prepared by `generate` itself, which passes it on instead of continuing. So a family with a cache of its own,
-or without one, needs no code here.
+config) is prepared by `generate` itself, which passes it on instead of continuing. So a family with its own cache, or
+without one, needs no code here.
 """
 
 from __future__ import annotations

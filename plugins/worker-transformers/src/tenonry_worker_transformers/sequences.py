@@ -187,7 +187,7 @@ class Sequences:
         self._computed_again(row)
 
     def _computed_again(self, row: int) -> Piece:
-        """A piece of its own, without padding, for a row that others were padded for."""
+        """Separate piece, without padding, for a row for which others were padded."""
         piece = self._piece(row)
         request = self._requests[row]
         ids = piece.ids_of(row)

@@ -19,7 +19,7 @@ Image = tuple[int, int]  # its first token in the prompt, and the one after its 
 
 
 class EncoderLimit:
-    """Limits image tokens per step to `most`; a larger image is encoded in a step of its own.
+    """Limits image tokens per step to `most`; a larger image is encoded in a separate step.
 
     `to_encode`: by row, in order, images without a computed token. Up to `max_passing` waiting requests may pass one
     whose next image does not fit.

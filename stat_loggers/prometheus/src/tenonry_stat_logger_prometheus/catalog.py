@@ -25,7 +25,7 @@ MAX_ADAPTERS = (
     64  # of one engine at a time; the requests of further ones are counted as those of `other`
 )
 
-MAX_HELPERS = 16  # kinds of helpers with a label of their own
+MAX_HELPERS = 16  # kinds of helpers with a separate label
 
 ENGINE = ("model_name", "engine")
 HELPER = ("model_name", "helper")

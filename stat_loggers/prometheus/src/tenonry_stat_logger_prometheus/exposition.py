@@ -73,7 +73,7 @@ def renamed(family: Metric, name: str) -> Metric:
 
 
 def make_registry(collector: StatsCollector, *, process_metrics: bool) -> CollectorRegistry:
-    """Make a registry of its own; the process-wide default one belongs to the application."""
+    """Make a private registry; the process-wide default one belongs to the application."""
     registry = CollectorRegistry()
     registry.register(collector)
     if process_metrics:

@@ -25,7 +25,7 @@ IMAGE_COUNTERS = {"mm_cache_queries": "num_lookups", "mm_cache_hits": "num_hits"
 
 
 class HelperSeries:
-    """Sums the reports of front ends about their helpers, of which `MAX_HELPERS` have a label of their own."""
+    """Sums the reports of front ends about their helpers, of which `MAX_HELPERS` have a separate label."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

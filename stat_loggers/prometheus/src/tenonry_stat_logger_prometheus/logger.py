@@ -43,7 +43,7 @@ class PrometheusOptions(PluginOptions):
 
 
 class PrometheusStatLogger(StatLogger):
-    """Counters, gauges and histograms of all engines, in a registry of its own.
+    """Counters, gauges and histograms of all engines, in a private registry.
 
     More collectors may be added to `registry`. `port` is the port that answers scrapes, None without one. Raises
     ConfigError when the configured port is not available.

@@ -74,7 +74,7 @@ def _make(path: Path, header: Header, folder: Path) -> None:
 
 
 def _write_tokenizer(path: Path, work: Path) -> None:
-    """Write the tokenizer by transformers, in a process of its own: the front end needs neither it nor torch."""
+    """Write the tokenizer by transformers, in a separate process: the front end needs neither it nor torch."""
     child = subprocess.run(
         [sys.executable, "-P", "-m", CHILD, str(work), WEIGHTS],
         capture_output=True,

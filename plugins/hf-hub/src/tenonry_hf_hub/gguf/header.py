@@ -141,7 +141,7 @@ class _Reader:
             self.data += self.file.read(max(lacking, CHUNK_BYTES))
             if len(self.data) >= self.at + count * size:
                 return
-            self.there = len(self.data)  # it was cut meanwhile
+            self.there = len(self.data)  # truncated concurrently
         if self.there > MAX_HEADER_BYTES:
             self.fail(f"its header is longer than {MAX_HEADER_BYTES} bytes, or damaged at {what}")
         self.fail(f"it ends, after {self.there} bytes, in the middle of {what}")
@@ -180,7 +180,7 @@ class _Reader:
         return Count(count)
 
     def skip_strings(self, count: int, what: str) -> None:
-        """As many calls of `string`, for vocabularies: in local variables, since there are 100 000."""
+        """Skip `count` calls of `string`, for vocabularies: in local variables, since there are 100 000."""
         data, at, unpack = self.data, self.at, LENGTH.unpack_from
         there = len(data)
         for _ in range(count):

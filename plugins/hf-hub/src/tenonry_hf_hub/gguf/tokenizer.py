@@ -1,4 +1,4 @@
-"""Writes the tokenizer and the chat template of a GGUF file as transformers reads them. A process of its own, once per
+"""Writes the tokenizer and the chat template of a GGUF file as transformers reads them. A separate process, once per
 file: `python -m tenonry_hf_hub.gguf.tokenizer FOLDER FILE`.
 """
 

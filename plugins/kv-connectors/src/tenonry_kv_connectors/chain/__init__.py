@@ -1,1 +1,1 @@
-"""The KV connector `chain`: several connectors, asked in order."""
+"""The KV connector `chain`: several connectors, queried in order."""

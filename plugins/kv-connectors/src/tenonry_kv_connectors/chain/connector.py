@@ -21,7 +21,8 @@ POINT = KINDS["kv_connector"]
 
 
 class ChainConnector(KVConnector):
-    """Asks its connectors in order. A request is loaded by the first that has all of it, else by the one that has most.
+    """Queries its connectors in order. A request is loaded by the first that has all of it, else by the one that has
+    most.
 
     Metadata: [each connector's own, [[handle, connectors that will name it], …]].
     """

@@ -20,7 +20,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class BlockFormat:
-    """Headers for blocks whose bytes are laid out as `layout` says (`BlockStore.layout`)."""
+    """Headers for blocks with the format `layout` (`BlockStore.layout`)."""
 
     def __init__(self, layout: str) -> None:
         self._layout = hashlib.blake2b(layout.encode(), digest_size=LAYOUT_BYTES).digest()

@@ -13,7 +13,7 @@ DIGEST_BYTES = 20
 
 
 class DiskIndex:
-    """Asks the folder itself, which other engines may fill and empty. `identity`: of model and configuration.
+    """Queries the folder itself, which other engines may fill and empty. `identity`: of model and configuration.
 
     After a reset the engine goes on under names that only it knows: its weights may have been replaced, so what it
     computes must not be found by an engine that starts with the old ones.

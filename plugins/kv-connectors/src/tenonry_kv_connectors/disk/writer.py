@@ -1,4 +1,4 @@
-"""Writes files while the engine goes on, and deletes the oldest when there are too many bytes. Worker process."""
+"""Writes files concurrently with steps, and deletes the oldest above the size limit. Worker process."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class DiskWriter:
             excess -= file.size
 
     def _files(self) -> list[StoredFile]:
-        """Those of this rank, of all models; other engines may add and delete some meanwhile."""
+        """Files of this rank, of all models; other engines may add and delete some concurrently."""
         found: list[StoredFile] = []
         for model in _folders(self._root):
             for part in _folders(os.path.join(model, self._rank_name)):  # noqa: PTH118 - hot

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class HostIndex:
-    """Least recently used first; `capacity` blocks. The workers do what it says, in order: it knows what they have."""
+    """Least recently used first; `capacity` blocks. Workers follow its orders, so their contents are known."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity

@@ -1,5 +1,5 @@
-"""The side of a rank that wants blocks: asks a peer, checks what comes, writes it into the KV cache. Worker process, in
-the exchange's thread.
+"""The loading side of a rank: requests blocks from a peer, checks them, writes them into the KV cache. Worker process,
+in the exchange's thread.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class BlockServer:
         self._answer(who, ask, now + self._patience)
 
     def expire(self, now: float) -> None:
-        """Refuse asks that have waited too long."""
+        """Reject requests that have waited too long."""
         late = [(who, ask) for until, who, ask in self._waiting if until <= now]
         self._waiting = [entry for entry in self._waiting if entry[0] > now]
         for who, ask in late:

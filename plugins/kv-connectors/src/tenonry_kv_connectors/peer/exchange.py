@@ -70,7 +70,7 @@ class Exchange:
 
     # ------------------------------------------------------------------ called by the step
     def register(self, registry: str, rank: int) -> None:
-        """Say to the engine where this rank can be asked."""
+        """Publish this rank's address to the engine."""
         self._do(lambda: self._register(registry, rank))
 
     def hold(

@@ -18,7 +18,7 @@ SEAL_BYTES = 16
 WANTS_OFFER = (
     "do_remote_decode"  # in the parameters of a request whose prompt another engine will ask for
 )
-READERS = "num_readers"  # beside it: how many requests will ask
+READERS = "num_readers"  # in addition: number of requests that will load
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,6 +1,6 @@
-"""Messages between equal ranks of two engines: asks, answers, and blocks with a checksum. Worker process.
+"""Messages between equal ranks of two engines: requests, responses, and blocks with a checksum. Worker process.
 
-Every message is one frame of msgpack; an answer's blocks follow as separate frames.
+Every message is one frame of msgpack; a response's blocks follow as separate frames.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Had(msgspec.Struct, array_like=True, tag="had"):
 
 
 class Part(msgspec.Struct, array_like=True, tag="part"):
-    """Blocks from `position` on, as many as there are frames after this one."""
+    """Blocks from `position` on, one per following frame."""
 
     id: int
     position: int

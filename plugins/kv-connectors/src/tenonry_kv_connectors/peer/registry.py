@@ -32,7 +32,7 @@ class Registry:
         return len(self._found) == self._num_ranks
 
     def ranks(self, seconds: float) -> tuple[str, ...] | None:
-        """An address per rank, in order; None if some are not known after so many seconds."""
+        """Return an address per rank, in order; None if some are unknown after `seconds`."""
         end = time.monotonic() + seconds
         while not self.is_complete:
             self._receive()

@@ -113,7 +113,7 @@ class TransferQueue:
     def finished(
         self, request: Request, block_ids: Sequence[int], digests: Digests
     ) -> tuple[bool, dict[str, Any] | None]:
-        """As `KVConnector.finished`: an offer, for a request that wants one."""
+        """As `KVConnector.finished`: an offer, for a request that needs one."""
         parameters = request.source.kv_transfer_params or {}
         blocks = min(len(block_ids), request.num_prompt_tokens // self._size)
         has_failed = request.finish_reason in (FinishReason.ABORT, FinishReason.ERROR)

@@ -107,7 +107,7 @@ class StoreConnector(KVConnector):
                 self.mover.load(*job)
 
     def save(self, metadata: Any) -> None:
-        """Also loads what is saved in this very step: a request asked for blocks of one that had just ended."""
+        """Save, and load blocks saved in this very step: a request needed blocks of one that had just ended."""
         if metadata is None:
             return
         loads, orders, saves = metadata

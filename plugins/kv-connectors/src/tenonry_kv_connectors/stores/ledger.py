@@ -1,6 +1,4 @@
-"""The scheduler half's account: what is asked of the store for each request, until it is sent with a step. Engine
-process.
-"""
+"""The scheduler half's record of store operations for each request, until they are sent with a step. Engine process."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ class Index(Protocol):
         ...
 
     def orders(self) -> Any:
-        """Orders that wait for no block, or None. Asked in each step."""
+        """Orders without pending blocks, or None. Called in each step."""
         ...
 
     def reset(self) -> bool:

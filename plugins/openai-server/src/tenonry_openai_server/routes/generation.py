@@ -164,7 +164,7 @@ class Generation:
     def bound(self, form: AnswerForm, prompt: Any) -> None:
         """Apply the answer's grammar after the reasoning, if the prompt has begun one.
 
-        Strict tools bound an answer without a grammar of its own. Raises RequestError for schemas that are too large.
+        Strict tools bound an answer without another grammar. Raises RequestError for schemas that are too large.
         """
         wanted = self._params.structured_output
         if wanted is None:

@@ -78,7 +78,7 @@ class BlockReader:
         return [self._assistant([] if content is None else content, at)]
 
     def _user(self, content: Any, where: str) -> list[Message]:
-        """Results of tools become messages of their own, before the rest."""
+        """Convert tool results to separate messages, before the rest."""
         results: list[Message] = []
         instructions: list[Message] = []
         parts: list[Part] = []

@@ -1,4 +1,4 @@
-"""Asks the engine for all vectors and scores of one HTTP request. Front end, event loop."""
+"""Requests all vectors and scores of one HTTP request from the engine. Front end, event loop."""
 
 from __future__ import annotations
 

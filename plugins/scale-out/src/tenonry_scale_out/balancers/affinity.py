@@ -22,7 +22,7 @@ from tenonry_scale_out.load_balancer import LoadBalancer, LoadBalancerContext
 CHUNK_TOKENS = 16
 MAX_CHUNKS = 1024
 LEAST_SHARE = 4  # a prefix counts if it is at least 1/4 of the prompt
-COMMON = 4  # a prefix of so many requests belongs to no engine
+COMMON = 4  # number of requests that make a prefix common to all engines
 SLACK = 8
 DIGEST_BYTES = 16
 

@@ -173,8 +173,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ExpertGroups:
-    """`everyone`: all ranks of all engines, each with experts of its own. `peers`: of every engine the rank with the
-    same place in its tensor group; together they have the tokens of all engines once.
+    """`everyone`: all ranks of all engines, each with separate experts. `peers`: of every engine the rank with the same
+    place in its tensor group; together they have the tokens of all engines once.
     """
 
     everyone: TensorGroup

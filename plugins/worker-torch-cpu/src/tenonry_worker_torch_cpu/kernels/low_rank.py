@@ -30,7 +30,7 @@ TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1e-2}  # relative errors take
 
 class LowRankKernels:
     """Assigns kernels to adapter layers if they are correct and faster; layers of one kind are tried once. Ranks need
-    not agree: each adds to outputs of its own.
+    not agree: each adds to its own outputs.
 
     `is_required`: all layers must have one, since no token may depend on the rest of the batch; nothing is tried.
     """

@@ -29,7 +29,7 @@ PAR = 1.2
 
 
 class Candidates(NamedTuple):
-    """Functions without arguments that compute the same: each changes tensors of its own, and returns all results.
+    """Functions without arguments that compute the same: each changes separate tensors, and returns all results.
 
     `tolerance`: relative error (L2) accepted as rounding. `is_timed`: False if the kernel makes the same calls in one,
     so that a difference of time is other processes'.

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 class CheckpointInfo:
     """A model supported by this worker. `whole` has no storage, and remains unchanged.
 
-    `checkpoint`: its stored tensors; None with random weights, with `is_sharded` (each rank has files of its own), and
-    with `is_bare` (there are none, and it cannot be loaded). `is_invariant`: served with batch invariance.
+    `checkpoint`: its stored tensors; None with random weights, with `is_sharded` (separate files per rank), and with
+    `is_bare` (there are none, and it cannot be loaded). `is_invariant`: served with batch invariance.
     """
 
     architecture: str

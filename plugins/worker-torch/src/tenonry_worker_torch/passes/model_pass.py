@@ -1,8 +1,8 @@
 """Interface of model passes; the extension point `tenonry.model_passes`. Worker process.
 
-A pass makes a loaded model faster, such as fusing its layers or packing its weights. At load, each pass is asked
+A pass makes a loaded model faster, such as fusing its layers or packing its weights. At load, each pass is queried by
 `why_not`, applied, and, if it may change results, compared with the model's own code. A pass that raises, or changes
-results, is undone and left out: the server starts without it.
+results, is undone: the server starts without it.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class WeightUpdate:
                 )
 
     def _check_ties(self, tied: dict[str, str]) -> None:
-        """Check that a tied weight has no value of its own."""
+        """Check that a tied weight has no separate value."""
         brought = set(self.targets.values())
         for key, name in self.targets.items():
             source = tied.get(name)

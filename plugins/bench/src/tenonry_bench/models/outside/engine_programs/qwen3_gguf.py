@@ -1,6 +1,6 @@
 """Writes a Qwen3 checkpoint as a GGUF file without a vocabulary: matrices in bfloat16, norms in float32. Child process.
 
-The checkpoint's own numbers, so that llama.cpp reads as many bytes per step as everybody else.
+The checkpoint's own numbers, so that llama.cpp reads as many bytes per step as other engines.
 """
 
 from __future__ import annotations
