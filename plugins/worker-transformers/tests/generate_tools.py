@@ -11,6 +11,7 @@ import generate_families as families
 import torch
 
 from tenonry import LLM, SamplingParams
+from tenonry_torch_base.cache_argument import CACHE_ARGUMENTS
 
 MAX_TOKENS = 10
 MAX_MODEL_LEN = 64
@@ -117,7 +118,8 @@ def kept_pieces(calls: Any) -> list[weakref.ref[Any]]:
     start = calls.start
 
     def watched(prepared: Any, count: int, **options: Any) -> Any:
-        found.append(weakref.ref(prepared.kwargs["past_key_values"]))
+        [cache] = [prepared.kwargs[name] for name in CACHE_ARGUMENTS if name in prepared.kwargs]
+        found.append(weakref.ref(cache))
         return start(prepared, count, **options)
 
     calls.start = watched

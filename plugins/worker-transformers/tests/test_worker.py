@@ -18,6 +18,7 @@ from tenonry.errors import ConfigError, ModelError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import WorkerContext
 from tenonry_hf_hub import tensor_shapes
+from tenonry_torch_base.cache_argument import cache_argument
 from tenonry_worker_transformers import startup
 from tenonry_worker_transformers.worker import TransformersWorker
 
@@ -312,10 +313,10 @@ def test_chunks_that_a_models_code_computes_otherwise_are_not_used(monkeypatch, 
     forward = Gemma3ForCausalLM.forward
 
     @functools.wraps(forward)
-    def forgetful(self, input_ids=None, *arguments, past_key_values=None, **options):
-        sizes = past_key_values.__dict__.setdefault("sizes_of_calls", [])
+    def forgetful(self, input_ids=None, *arguments, **options):
+        sizes = options[cache_argument(forward)].__dict__.setdefault("sizes_of_calls", [])
         sizes.append(input_ids.shape[1])
-        made = forward(self, input_ids, *arguments, past_key_values=past_key_values, **options)
+        made = forward(self, input_ids, *arguments, **options)
         if is_wrong(sizes):
             made.logits = -made.logits
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 
 import pytest
@@ -11,6 +12,7 @@ import worker_families
 import worker_tools
 from worker_driver import Driver, Request
 
+from tenonry_torch_base.cache_argument import cache_argument
 from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.changes import Changes
 from tenonry_worker_torch.fuse.block import FusedAttention
@@ -221,11 +223,14 @@ def other_output(kind):
 
 
 def other_state(kind):
+    cache = cache_argument(kind.forward)
+
     class Forgetful(kind):
-        def forward(self, hidden_states, cache_params=None, **named):
-            made = super().forward(hidden_states, cache_params, **named)
-            if cache_params is not None:
-                cache_params.layers[self.layer_idx].recurrent_states[0].mul_(0.9)
+        @functools.wraps(kind.forward)
+        def forward(self, *arguments, **named):
+            made = super().forward(*arguments, **named)
+            if named.get(cache) is not None:
+                named[cache].layers[self.layer_idx].recurrent_states[0].mul_(0.9)
             return made
 
     return Forgetful

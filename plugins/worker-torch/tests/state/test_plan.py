@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tenonry_torch_base.attention.base import AttentionBatch
+from tenonry_torch_base.cache_argument import cache_argument
 from tenonry_worker_torch.state import mixers
 from tenonry_worker_torch.state.plan import plan_of
 
@@ -113,18 +115,22 @@ def test_rows_of_several_lengths_are_filled_up_where_the_mask_is_obeyed(family):
 
 def ignores_the_mask(kind):
     class Deaf(kind):
-        def forward(self, hidden_states, past_key_values=None, attention_mask=None, **named):
-            return super().forward(hidden_states, past_key_values, **named)
+        @functools.wraps(kind.forward)
+        def forward(self, *arguments, **named):
+            return super().forward(*arguments, **named | {"attention_mask": None})
 
     return Deaf
 
 
 def leaves_another_state(kind):
+    cache = cache_argument(kind.forward)
+
     class Careless(kind):
-        def forward(self, hidden_states, past_key_values=None, attention_mask=None, **named):
-            made = super().forward(hidden_states, past_key_values, attention_mask, **named)
-            if attention_mask is not None:
-                past_key_values.layers[self.layer_idx].conv_states[0].add_(0.1)
+        @functools.wraps(kind.forward)
+        def forward(self, *arguments, **named):
+            made = super().forward(*arguments, **named)
+            if named["attention_mask"] is not None:
+                named[cache].layers[self.layer_idx].conv_states[0].add_(0.1)
             return made
 
     return Careless
