@@ -85,6 +85,23 @@ def test_a_change_is_killed_an_equal_one_survives_and_an_endless_one_is_stopped(
     assert "a comment" in survivors
 
 
+PRELOADED = """
+from suite_strength import mutation, subjects
+mutation.preload(subjects.suites)
+classes = subjects.suites("tenonry_scheduling.rows")
+from tenonry_scheduling import BaseScheduler
+print(all(issubclass(each.scheduler, BaseScheduler) for each in classes))
+"""
+
+
+@pytest.mark.integration
+def test_every_scheduler_runs_the_changed_library():
+    command = [sys.executable, "-c", PRELOADED]
+    folder = Path(__file__).parent
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == ["True"]
+
+
 class Passing:
     """A suite that notices nothing."""
 

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from tenonry.request import Request
+from tenonry.stats import SchedulerStats
 from tenonry_scheduler_batching.policy import AdmissionState, SchedulingPolicy
 from tenonry_scheduler_static import StaticScheduler
 from tenonry_scheduling import StepBuilder
@@ -71,8 +72,12 @@ class CarefulScheduler(StaticScheduler):
             left = step.tokens_left
             half = None if request.handle % 2 or not self.chunked_prefill else 1 + left // 2
             wanted = self._wanted(step, request, half)
+            share = step.prompt_logprob_tokens_left
+            decodes = request.row >= 0 and self._decodes(request)
             ran = step.run(request, half)
             used = left - step.tokens_left
+            is_left = not decodes or share == step.prompt_logprob_tokens_left
+            self._expect(is_left, "a decode took of the share of prompts")
             is_right = wanted is None or used == wanted or (step.full and not ran)
             self._expect(is_right, f"{used} of {wanted} tokens ran")
             self._expect(ran == (step.tokens_left < left), "a call ran, and took no tokens")
@@ -81,6 +86,15 @@ class CarefulScheduler(StaticScheduler):
                 self._expect(not step.run(request), "a request runs twice")
                 self._refused(step, request)
         return num_ran
+
+    def _decodes(self, request: Request) -> bool:
+        return bool(self.rows.num_computed[request.row] >= request.num_prompt_tokens)
+
+    def make_stats(self) -> SchedulerStats:
+        """As the base class, which must name the numbers of its author."""
+        stats = super().make_stats()
+        self._expect(self.stats_extra.items() <= stats.extra.items(), "own numbers are missing")
+        return stats
 
     def _wanted(self, step: StepBuilder, request: Request, most: int | None) -> int | None:
         """Tokens that a ready request runs; None where images, states or the share of others may limit them."""

@@ -72,6 +72,12 @@ def _row_of_no_request(output: SchedulerOutput, result: ModelRunnerOutput) -> Mo
     return _replaced(result, [other, *rows[1:]], tokens)
 
 
+def _rows_of_others(output: SchedulerOutput, result: ModelRunnerOutput) -> ModelRunnerOutput:
+    """No place of the result names the row of that place."""
+    rows, tokens = _content(result)
+    return _replaced(result, [row + 1 for row in rows], tokens)
+
+
 def _row_twice(output: SchedulerOutput, result: ModelRunnerOutput) -> ModelRunnerOutput:
     rows, tokens = _content(result)
     return _replaced(result, [rows[0], *rows], [tokens[0], *tokens])
@@ -84,6 +90,7 @@ WRONG_ROUNDS: tuple[Spoil, ...] = (
     _row_without_tokens,
     _more_than_allowed,
     _row_of_no_request,
+    _rows_of_others,
     _row_twice,
 )
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from tenonry.outputs import FinishReason
+from tenonry_scheduling import BaseScheduler
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.ledger import Entry
-from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, ONE_OUTCOME, RIGHT_ENDING, expect
+from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, ONE_OUTCOME, RIGHT_ENDING, ROUNDS, expect
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Op, Send, play, send
 
@@ -62,6 +63,16 @@ def rows_change_hands(harness: SchedulerHarness) -> None:
         while harness.in_flight and number % 2:
             harness.deliver()
     harness.drain()
+
+
+def rounds_are_played(make_harness: MakeHarness, **spec: Any) -> None:
+    """One request alone decodes several tokens in some step; the library decides so for schedulers built on it."""
+    harness = make_harness(HarnessSpec(num_blocks=40, **spec))
+    send(harness, Send(max_tokens=20))
+    harness.drain()
+    is_played = any(output.round_tokens > 1 for output in harness.outputs)
+    is_due = isinstance(harness.scheduler, BaseScheduler)
+    expect(is_played or not is_due, ROUNDS, "one request alone decodes one token in each step")
 
 
 def rows_leave_rounds(make_harness: MakeHarness, **spec: Any) -> None:

@@ -13,7 +13,7 @@ from tenonry_testkit.scenarios_answers import (
     pooled_results_are_delivered,
     wrong_answers_are_rejected,
 )
-from tenonry_testkit.scenarios_endings import a_crowd_waits
+from tenonry_testkit.scenarios_endings import a_crowd_waits, rounds_are_played
 from tenonry_testkit.scenarios_engines import traffic_is_served
 from tenonry_testkit.scenarios_lengths import (
     lengths_are_kept_apart,
@@ -90,6 +90,8 @@ class NumberSuite:
 
     def test_drafts_add_up(self: _Engines) -> None:
         """The statistics count the drafts that the worker reports."""
+        for config in ((), (("drafter", "ngram"),)):
+            rounds_are_played(self.harness, round_tokens=6, config=config)
         decodes: list[Op] = [Send(family=number, max_tokens=20 + number) for number in range(3)]
         drafts_add_up(self.harness, [decodes, decodes])
         waves = st.lists(storms(SHORT, waves=3), min_size=2, max_size=2)
