@@ -28,7 +28,7 @@ ENGINES: tuple[tuple[HarnessSpec, Send, dict[str, Any]], ...] = (
     (
         HarnessSpec(num_blocks=40, config=LORAS),
         Send(length=3, max_tokens=16, adapter=Adapter("a", "1")),
-        {"adapter": Adapter("b", "1")},
+        {"adapter": Adapter("b", "2")},
     ),
     (
         HarnessSpec(num_blocks=40, config=IMAGES),
