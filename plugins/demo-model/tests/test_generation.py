@@ -9,7 +9,10 @@ import pytest
 from tokenizers import Tokenizer
 
 # Importing transformers alone can take many seconds on a busy machine.
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.slow,  # whole models
+]
 
 COMPLETIONS = {
     "Once upon a time": (

@@ -56,6 +56,7 @@ class TestTorchReference(TestTorch):
 
 
 @pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
+@pytest.mark.slow
 class TestTorchInvariant(TestTorch):
     """A request's results do not depend on the rest of the batch (WK-14)."""
 

@@ -46,6 +46,7 @@ class TestShortFirst(SchedulerContract):
     policy = f"{Path(__file__).with_name('short_first.py')}:ShortFirst"
 
 
+@pytest.mark.slow
 class TestSmallShares(SchedulerContract):
     scheduler = BatchingScheduler
     policy = f"{POLICIES}:FcfsPolicy"

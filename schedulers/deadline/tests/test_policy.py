@@ -18,6 +18,7 @@ def request(arrival_time: float, arrival: int = 0, **tags: Any) -> SimpleNamespa
     return SimpleNamespace(arrival_time=arrival_time, arrival=arrival, tags=tags)
 
 
+@pytest.mark.slow
 class TestContract(SchedulerContract):
     scheduler = "batching"
     policy = "tenonry_policy_deadline:Deadline"

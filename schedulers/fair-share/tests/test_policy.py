@@ -8,6 +8,7 @@ import tracemalloc
 from types import SimpleNamespace
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from tenonry_policy_fair_share import FairShare, FairShareOptions
@@ -16,6 +17,7 @@ from tenonry_testkit.scheduler import SchedulerContract
 LENGTHS = st.lists(st.integers(1, 4000), min_size=1, max_size=30)
 
 
+@pytest.mark.slow
 class TestContract(SchedulerContract):
     scheduler = "batching"
     policy = "tenonry_policy_fair_share:FairShare"

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import pytest
+
 from tenonry_scheduler_mlfq import MlfqOptions, MlfqScheduler
 from tenonry_testkit.harness import HarnessSpec, SchedulerHarness
 from tenonry_testkit.scheduler import SchedulerContract
 from tenonry_testkit.targets import resolve_target
 
 
+@pytest.mark.slow
 class TestContract(SchedulerContract):
     scheduler = MlfqScheduler
     effort = 0.05
 
 
+@pytest.mark.slow
 class TestContractWithSmallQuanta(SchedulerContract):
     """Requests change levels within a few tokens, so that most preemptions change a key."""
 

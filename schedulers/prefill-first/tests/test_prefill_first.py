@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tenonry_scheduler_prefill_first import PrefillFirstScheduler
 from tenonry_testkit.harness import HarnessSpec, SchedulerHarness
 from tenonry_testkit.scheduler import SchedulerContract
 from tenonry_testkit.targets import resolve_target
 
 
+@pytest.mark.slow
 class TestContract(SchedulerContract):
     scheduler = PrefillFirstScheduler
     effort = 0.05

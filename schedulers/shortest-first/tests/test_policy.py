@@ -21,6 +21,7 @@ def request(arrival_time: float, tokens: int) -> SimpleNamespace:
     return SimpleNamespace(arrival_time=arrival_time, max_total_tokens=tokens)
 
 
+@pytest.mark.slow
 class TestContract(SchedulerContract):
     scheduler = "batching"
     policy = POLICY
