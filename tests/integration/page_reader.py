@@ -85,11 +85,11 @@ AT_NIGHT = {
     "answer-a-file", "configure", "debug", "deploy", "draft-tokens", "keep-kv-in-memory-or-on-disk", "open-a-point",
     "package-a-plugin", "prefill-on-another-engine", "replace-engines", "run-on-several-gpus", "run-on-several-nodes",
     "run-several-api-servers", "run-several-engines", "serve-a-model", "serve-adapters", "serve-quantised-models",
-    "serve-several-clients", "test-a-plugin", "trace-requests", "train-with-rollouts", "use-with-coding-agents",
-    "use-with-langchain", "use-with-litellm", "write-a-call-set", "write-a-drafter", "write-a-grammar-backend",
-    "write-a-kv-connector", "write-a-load-balancer", "write-a-model-pass", "write-a-quantisation", "write-a-recovery",
-    "write-a-runner-feature", "write-a-scheduler", "write-a-stat-logger", "write-an-executor", "write-an-io-processor",
-    "write-step-kernels", "your-scheduler",
+    "serve-several-clients", "serve-several-models", "test-a-plugin", "trace-requests", "train-with-rollouts",
+    "use-with-coding-agents", "use-with-langchain", "use-with-litellm", "use-with-open-webui", "write-a-call-set",
+    "write-a-drafter", "write-a-grammar-backend", "write-a-kv-connector", "write-a-load-balancer",
+    "write-a-model-pass", "write-a-quantisation", "write-a-recovery", "write-a-runner-feature", "write-a-scheduler",
+    "write-a-stat-logger", "write-an-executor", "write-an-io-processor", "write-step-kernels", "your-scheduler",
 }  # fmt: skip
 
 
