@@ -893,6 +893,7 @@ def test_corpus_covers_the_contract():
     )
 
 
+@pytest.mark.slow
 class TestHonest(SchedulerContract):
     """The base of the defective schedulers is correct."""
 
