@@ -43,6 +43,8 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "log-probabilities": ({"temperature": 0.0, "logprobs": 3, "prompt_logprobs": 2}, {}),
     "chunks": ({"temperature": 0.0}, {"max_num_batched_tokens": 32}),
     "launched": ({"temperature": 0.0}, {"enforce_eager": True}),
+    "K/V in int8": ({"temperature": 0.0}, {"kv_cache_dtype": "int8"}),
+    "K/V in fp8": ({"temperature": 0.0}, {"kv_cache_dtype": "fp8"}),
 }  # fmt: skip
 TIMED: dict[str, dict[str, Any]] = {
     "temperature 1": {"temperature": 1.0},
