@@ -38,6 +38,7 @@ def choices(file: str | None = None) -> list[Choice]:
     records = manager.choose(config)
     with StartWatch():  # modules of plugins are imported for their settings
         merged([*sections(records, lambda: config)])  # two of them may claim one setting
+        manager.call("tenonry_configured", config=config)  # hook modules may reject the settings
     found = [_choice(record, values, file) for record in records]
     active = {record.name for record in manager.hook_modules}
     for record in installed(HOOK_MODULES):
