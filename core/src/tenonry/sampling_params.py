@@ -115,9 +115,9 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Pooling request: a vector of the prompt, or scores of a classification head, instead of tokens.
 
     `task`: "embed", "classify" or "score", as supported by the model. `normalize`: scale vectors to length 1, or apply
-    the head's activation to scores; by default as in the model's files. `dimensions`: truncate the vector before it is
-    normalised. `pair_start`: first position of the second text of a pair; 0 for one text. Values are checked with the
-    request.
+    the head's activation to scores; by default as in the model's files. `dimensions`: number of leading values to keep,
+    cut before normalisation. `pair_start`: first position of the second text of a pair; 0 for one text. Values are
+    checked with the request.
     """
 
     task: str = "embed"

@@ -32,7 +32,7 @@ enum { FLOATS, BFLOATS, HALVES }; /* float32, bfloat16, float16 */
 #define BLOCK_VECTORS 2
 #endif
 
-/* With 16 bits see `BlockedWeight`, otherwise `LowBitWeight`, both in tenonry_torch_base.step_kernels. */
+/* With 16 bits see `BlockedWeight` in tenonry_torch_base.step_kernels, otherwise `LowBitWeight` in its low_bit. */
 typedef struct {
     int64_t inputs, outputs; /* in bfloat16, inputs are even */
     const void *weight;

@@ -10,7 +10,7 @@
 #endif
 
 /* Changes with every change of a struct or of the parameters of a kernel. */
-int64_t tenonry_kernels_version(void) { return 19; }
+int64_t tenonry_kernels_version(void) { return 20; }
 
 /* Whether there are tiles and this process may use them: the system keeps their 8 KiB of every thread, and wants to be
  * asked first, once per process. */

@@ -198,7 +198,7 @@ typedef struct {
 
 #define ROWS_OF_CHUNK 16
 
-#define FEWEST_OF_GROUP 16 /* inputs: groups are multiples */
+#define FEWEST_OF_GROUP 16 /* inputs: groups are multiples, if there are several */
 
 /* Values of a row whose bytes begin at `lines`, to the end of its last line. */
 INLINE void values_of(const blocked *w, const uint8_t *lines, uint8_t *values) {

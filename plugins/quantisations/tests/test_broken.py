@@ -93,7 +93,7 @@ class DividesByZero(WithLayer):
             return super().__call__(x / size) * size
 
 
-class TooLowBit(Int8):
+class TooFewBits(Int8):
     caught_by = "test_floats_are_quantised_within_the_tolerance"
 
     def quantise(self, weight):
@@ -176,7 +176,7 @@ BROKEN = [
     OneScaleForAllRows,
     TurnsNaNIntoNumbers,
     DividesByZero,
-    TooLowBit,
+    TooFewBits,
     QuantisesInPlace,
     ReadsEverything,
     LiesAboutItsTolerance,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,31 @@ def test_sources_are_read_once(models, exports, calls, cache):
     assert len(list(cache.iterdir())) == 1
 
 
+def test_the_package_itself_may_ask_by_its_own_source(models, exports, calls, cache):
+    """As transformers.models does, without a prefix."""
+    exports(str(models / "__init__.py"))
+    exports(str(models / "__init__.py"))
+    assert len(calls) == 1
+
+
+OPENED = """
+import sys
+from tenonry_torch_base.imports import importing
+opened = []
+sys.addaudithook(lambda event, args: event == "open" and opened.append(str(args[0])))
+with importing():
+    import transformers.models
+print(sum("/transformers/models/" in name and name.endswith(".py") for name in opened))
+"""
+
+
+@pytest.mark.slow
+def test_sources_of_models_are_opened_by_the_first_process_alone(cache):
+    run = [subprocess.check_output([sys.executable, "-c", OPENED], text=True) for _ in range(2)]
+    assert int(run[0]) > 500
+    assert int(run[1]) < 20
+
+
 def test_another_installation_is_read_again(models, exports, calls, cache):
     exports(models, "models")
     record = next(models.parents[1].glob("*/RECORD"))
@@ -74,7 +101,9 @@ def test_another_installation_is_read_again(models, exports, calls, cache):
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("damage", ["", "[", "[1]", '[[["torch"], ["a"]]]', json.dumps({"a": 1})])
+@pytest.mark.parametrize(
+    "damage", ["", "[", "[]", "{}", "[1]", '[[["torch"], ["a"]]]', json.dumps({"a": 1})]
+)
 def test_a_damaged_file_is_replaced(damage, models, exports, cache):
     wanted = exports(models, "models")
     (file,) = cache.iterdir()

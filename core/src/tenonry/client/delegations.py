@@ -127,11 +127,11 @@ class Delegations(_Common):
 
     @adapters
     async def list_loras(self) -> list[str]:
-        """`name@digest` of each, as loaded by the first engine."""
+        """`name@digest` of each LoRA, as loaded by the first engine."""
 
     @adapters
     async def pin_lora(self, name: str) -> bool:
-        """Keep it ready for immediate use."""
+        """Keep a LoRA ready for immediate use."""
 
     # ------------------------------------------------------------------ call set "pooling"
     @pooling
@@ -203,11 +203,11 @@ class BlockingDelegations(_Common):
 
     @adapters
     def remove_lora(self, name: str) -> None:
-        """Unload it."""
+        """Unload a LoRA."""
 
     @adapters
     def list_loras(self) -> list[Adapter]:
-        """All loaded ones."""
+        """All loaded LoRAs."""
 
     # ------------------------------------------------------------------ call set "pooling"
     @pooling

@@ -1,6 +1,6 @@
 """Converts callers' prompts and parameters to engine requests. Front end.
 
-One caller request becomes `n` engine requests with their own handles; the caller's id is for logs only.
+One caller request becomes `n` engine requests with their own handles; engines do not use the caller's id.
 """
 
 from __future__ import annotations

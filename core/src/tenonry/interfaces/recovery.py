@@ -27,7 +27,7 @@ class EngineEvents:
     """
 
     def on_death(self, index: int, death: Death) -> None:
-        """An engine, serving or spare, ended without request. From any thread, once for each."""
+        """An engine, serving or spare, ended unexpectedly. From any thread, once for each."""
 
     async def on_join(self, fleet: Any, indexes: Sequence[int]) -> None:
         """Engines of an `EngineFleet` are ready and receive their indexes next; or a spare one is ready."""

@@ -92,7 +92,8 @@ class Worker(Plugin[WorkerContext], ABC):
     def open_rendezvous(self, host: str) -> str:
         """Bind a free port of `host`, in rank 0 before `load` with ranks on several nodes; returns `tcp://host:port`.
 
-        The other ranks are then built with that as their `rendezvous`. Raises Unsupported without such a port.
+        The other ranks are then built with that as their `rendezvous`. Raises Unsupported if the worker runs on one
+        node only.
         """
         raise Unsupported(
             f"worker {type(self).__name__} cannot open a rendezvous on {host}: it runs on one node only"

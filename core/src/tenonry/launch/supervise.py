@@ -245,7 +245,7 @@ class Supervisor:
         }
 
     def has_begun(self, name: str) -> bool:
-        """False for a child that ended before its heartbeat reported the begin of its work."""
+        """False for a child that ended before its heartbeat reported the start of its work."""
         return all(child.has_begun for child in self._children if child.name == name)
 
     def rename(self, name: str, new: str) -> None:
@@ -338,7 +338,7 @@ class Heartbeat:
             self._write(self.ALIVE)
 
     def begin(self) -> None:
-        """Report the begin of the child's work, a possible cause of its end. A loop can call it in every iteration."""
+        """Report the start of the child's work, a possible cause of its end. A loop can call it in every iteration."""
         if not self._has_begun:
             self._has_begun = True
             self._write(self.BEGUN)

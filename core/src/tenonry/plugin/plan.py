@@ -101,7 +101,7 @@ class _TextLoader(importlib.abc.SourceLoader):
 def _import_text(name: str, entry: PluginRecord) -> None:
     """Import a loose file. It may import modules of its folder; installed modules have precedence.
 
-    Raises ImportError if a module of the folder would be imported instead.
+    Raises ImportError if the folder of another loose file has a module of the same name.
     """
     if name in sys.modules:
         return

@@ -43,7 +43,6 @@ class Rounds:
         with connection, connection.makefile("rw") as lines:
             for line in lines:
                 if (pid := os.fork()) == 0:
-                    connection.detach()
                     record = config.getoption("--dev-record")
                     config.pluginmanager.register(Budget(record, float(line)))
                     return

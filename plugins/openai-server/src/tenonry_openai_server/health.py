@@ -20,7 +20,7 @@ TITLE = "tenonry: "
 
 
 class HealthCheck:
-    """Checks the engines once at a time. Until the result or the deadline, the last result is valid."""
+    """Runs one check of the engines at a time. Until the result or the deadline, the last result is valid."""
 
     def __init__(self) -> None:
         self._check: asyncio.Task[None] | None = None

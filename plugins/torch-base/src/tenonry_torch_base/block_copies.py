@@ -1,7 +1,7 @@
 """Copies of KV blocks between a device and main memory, on a separate stream and through pinned memory. Worker process.
 
 One kernel per tensor gathers a piece of the blocks on the device, and one copy moves it; the host unpacks it during the
-next copy. Concurrently launched steps never wait for a read, and for a write until its last copy.
+next copy. Concurrently launched steps do not wait for a read; they wait for a write until its last copy.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tenonry.errors import ModelError
 from tenonry_hf_hub import read_gguf_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from tenonry_hf_hub import GgufTensor
@@ -84,7 +84,7 @@ def _columns(tensor: GgufTensor) -> int:
     return int(np.prod(tensor.shape[1:])) if len(tensor.shape) > 1 else tensor.shape[0]
 
 
-def _filled(kind: str, pieces: list[tuple[np.ndarray, np.ndarray]]) -> Iterable[bool]:
+def _filled(kind: str, pieces: list[tuple[np.ndarray, np.ndarray]]) -> list[bool]:
     """Dequantise pieces of rows; returns True for each with only finite numbers."""
     if len(pieces) == 1:
         return [_fill(kind, *pieces[0])]

@@ -365,6 +365,7 @@ class TestRows:
 
         made = Candidates(lambda: run(1.0), lambda: run(1.1))
         assert Budget().most_rows(lambda _: made, is_timed=True, times=times) == most
+        assert Budget().is_better(lambda: made, is_timed=True)
 
     def test_trials_end_when_the_time_is_used_up(self):
         asked = []

@@ -10,6 +10,7 @@ from tenonry.errors import ConfigError, ModelError
 from tenonry_torch_base.attention.base import refusal_of
 from tenonry_torch_base.attention.groups import GroupedBackend, layer_groups
 from tenonry_torch_base.attention.kv_storage import STORAGES
+from tenonry_torch_base.onednn import without_onednn
 from tenonry_torch_base.parallel.stage import stage_of
 from tenonry_torch_base.step_cache import step_cache_for
 from tenonry_worker_torch.adapters.attach import AdapterTargets
@@ -23,7 +24,7 @@ from tenonry_worker_torch.loading.packed_run import PackedRun
 from tenonry_worker_torch.loading.probe import ProbeResult, blaming, named_failure, probe
 from tenonry_worker_torch.loading.prompts import prompt_lengths
 from tenonry_worker_torch.loading.rotary_lengths import follow_lengths
-from tenonry_worker_torch.loading.stored import without_compiled_products
+from tenonry_worker_torch.loading.stored import is_in_floats
 from tenonry_worker_torch.model_checks import ModelChecks
 from tenonry_worker_torch.passes.model_pass import PassFacts
 from tenonry_worker_torch.passes.optimise import optimise
@@ -72,7 +73,7 @@ def build(module: PreTrainedModel, plan: BuildPlan) -> LoadedModel:
     # Other stages are unaware of the damage, and compute with this one until the checks end.
     with named_failure(module, plan.parallel.tensor.size), blaming(damage):
         if plan.fuse or not plan.skip_check:
-            with without_compiled_products(module):
+            with without_onednn(applies=is_in_floats(module)):
                 checks.prepare(may_fuse=plan.fuse)
         if plan.fuse:
             _make_fast(model, checks, plan, adapter_targets)
@@ -94,7 +95,7 @@ def _probed(module: PreTrainedModel, plan: BuildPlan) -> tuple[ProbeResult, NotF
     with (
         named_failure(module, parallel.tensor.size),
         calls_of(watched) as calls,
-        without_compiled_products(module),
+        without_onednn(applies=is_in_floats(module)),
     ):
         found = probe(module, vocab_size, parallel, plan.max_model_len)
         damage = found.damage(module, only_warns=plan.skip_check)

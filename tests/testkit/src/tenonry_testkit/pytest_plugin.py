@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the watch."""
+    """Declare the marker, and mark the processes of tests."""
     config.addinivalue_line(
         "markers", "leaves_residue(reason): the test may leave processes, threads, … behind"
     )
@@ -53,7 +53,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[EFFORT_VARIABLE] = str(times)
     if config.getini("tenonry_residue") != "off":
         mark_descendants()
-        config.stash[WATCH] = ResidueWatch()
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Start the watch. Not earlier: a process may be forked here for each of several runs."""
+    if session.config.getini("tenonry_residue") != "off":
+        session.config.stash[WATCH] = ResidueWatch()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,17 +20,24 @@ OUTSIDE = Path(__file__).parent / "outside"
 PROBE = "import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))"
 
 
-# What an engine on a CPU imports for every model, as the worker does: without what serving does not use.
+# What an engine on a CPU imports for every model, as far as it is installed.
 OUR_IMPORTS = """
+import importlib
 import tenonry.client.llm, tenonry.client.call_sets, tenonry.client.start, tenonry.engine.build
-import tenonry_executor_uniproc.executor, tenonry_io_text.processor, tenonry_scheduler_batching.scheduler, tokenizers
 from tenonry_torch_base.imports import importing
 with importing():
     import torch, transformers.generation.utils, transformers.masking_utils, transformers.modeling_layers
     import tenonry_worker_torch.worker, tenonry_worker_torch.residency.residency, tenonry_worker_torch.start_runner
-    import tenonry_kernels_cpu.kernels, tenonry_worker_torch_cpu.attention.cpu
-    import tenonry_worker_torch_cpu.passes.kernels, tenonry_worker_torch_cpu.passes.packing
-    import tenonry_grammar_llguidance.backend
+    for name in (
+        "tenonry_executor_uniproc.executor", "tenonry_io_text.processor", "tenonry_scheduler_batching.scheduler",
+        "tokenizers", "tenonry_kernels_cpu.kernels", "tenonry_worker_torch_cpu.attention.cpu",
+        "tenonry_worker_torch_cpu.passes.kernels", "tenonry_worker_torch_cpu.passes.packing",
+        "tenonry_grammar_llguidance.backend",
+    ):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            pass
 """
 
 

@@ -127,7 +127,8 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def hosted_models(args: argparse.Namespace) -> Hosted | None:
-    """Read the models of a multi-model server, from flags, environment and `--config`; None for a single model.
+    """Read the models of a multi-model server, from flags, environment and `--config`; None for at most one without
+    settings of a host.
 
     Raises ConfigError.
     """

@@ -85,7 +85,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
 
 
 class CompletionResponse(msgspec.Struct, kw_only=True):
-    """Answer of POST /v1/completions."""
+    """Response of POST /v1/completions."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
@@ -135,7 +135,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
 
 
 class ChatResponse(msgspec.Struct, kw_only=True):
-    """Answer of POST /v1/chat/completions."""
+    """Response of POST /v1/chat/completions."""
 
     id: str
     object: Literal["chat.completion"] = "chat.completion"
@@ -183,7 +183,7 @@ class ModelList(msgspec.Struct, kw_only=True):
 
 
 class TokenizeResponse(msgspec.Struct, kw_only=True):
-    """Answer of POST /tokenize."""
+    """Response of POST /tokenize."""
 
     count: int
     max_model_len: int
@@ -192,7 +192,7 @@ class TokenizeResponse(msgspec.Struct, kw_only=True):
 
 
 class DetokenizeResponse(msgspec.Struct):
-    """Answer of POST /detokenize."""
+    """Response of POST /detokenize."""
 
     prompt: str
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
 
-WANTS_MASK = "tenonry_wants_mask"  # bound for reading masks
-MAX_POSITIONS = 1 << 22  # up to which masks are looked at
+WANTS_MASK = "tenonry_wants_mask"  # attribute of a config whose model slices its mask
+MAX_POSITIONS = 1 << 22  # bound for reading masks
 _running = threading.local()
 
 

@@ -20,7 +20,7 @@ PART = "the best allowed token"
 TYPES = {torch.float32, torch.bfloat16}
 WORD_BITS = 32
 TRIAL_WORDS = 256  # maximum, since every start waits for the trial
-SHARE = 16  # distance of set bits in trial masks, sparse as those of most grammars
+SHARE = 16  # distance of mask words with set bits in trials, sparse as in most grammars
 
 
 def best_allowed(

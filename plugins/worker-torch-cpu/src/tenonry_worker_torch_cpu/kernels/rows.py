@@ -38,8 +38,8 @@ class Budget:
         times: float = 1.0,
     ) -> int:
         """Return the largest of `COUNTS` up to which the kernel is correct and, if timed, takes less than `times` the
-        time of built-in operations for the first and never more; 0 for none. At the last one, the maximum number of
-        rows of kernels.
+        time of built-in operations for the first and never more; 0 for none; for the last one, the maximum number
+        of rows of kernels.
 
         Trials end when the next one would exceed the budget: beyond, built-in operations compute, or the kernel up to
         `if_untried` rows, which must have been correct and faster for the first number.

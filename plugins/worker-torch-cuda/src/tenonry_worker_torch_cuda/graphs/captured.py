@@ -139,7 +139,7 @@ class GraphedPass(ForwardPass):
         return rows
 
     def _recorded(self, rows: StepRows, draws: Draws) -> torch.Tensor:
-        """Launch the step in `rows`, returns its logits, and record a graph of these launches for later steps."""
+        """Launch the step in `rows`, return its logits, and record a graph of these launches for later steps."""
         wanted = self._launched(rows)
         try:
             if self._outputs is None:

@@ -102,7 +102,7 @@ class Calls:
 
 @contextmanager
 def calls_of(model: nn.Module | None) -> Iterator[Calls]:
-    """Record calls of the linear layers while the model's own code runs over several prompts; None without any."""
+    """Record calls of `model`'s linear layers, if any, while its own code runs over several prompts."""
     found = Calls()
     handles = []
     for name, module in () if model is None else model.named_modules():

@@ -37,7 +37,7 @@ class MatrixKernels(Protocol):
 class QuantisedPacking:
     """Packing of one model; floats remain unchanged.
 
-    `num_layers` and `num_bytes`: number and size of the quantised matrices, `layers` number of all.
+    `num_layers` and `num_bytes`: number and size of the quantised matrices, `layers`: the layers of all of them.
     """
 
     def __init__(

@@ -125,7 +125,7 @@ def known_facts(found: CheckpointInfo, config: EngineConfig, device: torch.devic
 def with_groups(
     known: WorkerFacts, groups: Sequence[KVCacheGroup], config: EngineConfig
 ) -> WorkerFacts:
-    """Add the KV groups to the facts, and prefix sharing: those of state share it with snapshots only."""
+    """Add the KV groups, and whether prefixes are shared: groups with state share them only with snapshots."""
     shares = {"full": True, "sliding": True, "recurrent": config.state_cache_memory_bytes != 0}
     features = dict(known.features)
     if groups:

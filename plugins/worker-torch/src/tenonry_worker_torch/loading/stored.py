@@ -8,7 +8,6 @@ code computes with numbers that are dequantised for each call, so the floats of 
 from __future__ import annotations
 
 import copy
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +21,7 @@ from tenonry_torch_base.settings import torch_settings
 from tenonry_torch_base.step_kernels import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from transformers import PreTrainedModel
 
@@ -86,16 +85,9 @@ class StoredLinear(nn.Linear):
         return made.train(self.training)
 
 
-@contextmanager
-def without_compiled_products(model: nn.Module) -> Iterator[None]:
-    """Context of the model's own code where its matrices are multiplied in float32: attention without oneDNN, too."""
-    before = torch.backends.mkldnn.enabled
-    if any(isinstance(part, StoredLinear) and part.floats is not None for part in model.modules()):
-        torch.backends.mkldnn.enabled = False
-    try:
-        yield
-    finally:
-        torch.backends.mkldnn.enabled = before
+def is_in_floats(model: nn.Module) -> bool:
+    """Return True if the model's own code multiplies stored matrices in float32."""
+    return any(getattr(part, "floats", None) for part in model.modules())
 
 
 class StoredEmbedding(nn.Embedding):
@@ -187,7 +179,8 @@ def attach_stored(
                 None if stored is None else kernels.make(LowBitRowsParts(stored, dtype))
                 for dtype in (model.dtype, torch.float32)
             )
-        if stored is None or isinstance(rows, Refusal) or isinstance(floats, Refusal):
+        floats = None if isinstance(floats, Refusal) else floats
+        if stored is None or isinstance(rows, Refusal):
             matrices.read[key] = whole = matrix.weight()  # for `attach`
             weight = nn.Parameter(whole.dequantised(model.dtype), requires_grad=False)
             for name in names:

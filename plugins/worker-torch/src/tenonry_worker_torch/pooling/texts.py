@@ -40,7 +40,7 @@ def pooled(output: RequestOutput | None) -> PoolingOutput:
 def pair(
     io: IOProcessor | None, first: str, second: str, keep: int | None
 ) -> tuple[dict[str, Any], SamplingParams]:
-    """Return two texts joined by the IO processor, with `keep` tokens at most (-1: no cut). Raises RequestError."""
+    """Return two texts joined by the IO processor, at most `keep` tokens (-1: as many as fit). Raises RequestError."""
     params = PoolingParams(task="score")
     prompt = {"prompt": first, "text_pair": second, "truncate_prompt_tokens": keep}
     made = io.process_prompt(read_prompt(prompt), sampling(params)) if io else None

@@ -108,7 +108,7 @@ class Residency:
             self._take_cache()
 
     def _refuse_spread(self, what: str) -> None:
-        """Reject a call that all engines would have to make together, with rank files of one engine."""
+        """Reject a call that engines that share experts would have to make together, with files of one."""
         if self._loader.parallel.experts is not None:
             raise ConfigError(
                 f"enable_expert_parallel: {what} while engines share experts; start without it"

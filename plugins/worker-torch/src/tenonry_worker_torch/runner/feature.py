@@ -104,10 +104,10 @@ class RunnerFeature(ABC):
         """Allocate memory by row: at the start, and after `release`."""
 
     def release(self) -> None:  # noqa: B027
-        """Free memory by row, without any rows; no step follows before `allocate`."""
+        """Free memory by row, when no rows exist; no step follows before `allocate`."""
 
     def adopt(self) -> None:  # noqa: B027
-        """Set up for `context.model`, at the start and after weights were replaced, without any rows."""
+        """Set up for `context.model`, at the start and after weights were replaced, when no rows exist."""
 
     def shutdown(self) -> None:  # noqa: B027
         """Release everything; the worker ends."""
