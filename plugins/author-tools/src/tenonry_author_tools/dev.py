@@ -45,7 +45,7 @@ class DevCommand(Command):
         parser.add_argument(
             "--budget",
             type=seconds,
-            default=2.5,
+            default=2.2,
             metavar="S",
             help="Time budget of the suite in seconds; skipped rules run first next time. [default: %(default)g]",
         )
