@@ -38,6 +38,8 @@ def test(words: list[str]) -> int:
         return test_isolated(words[1:])
     environment.ensure_environment()
     os.chdir(paths.ROOT)
+    if words[:2] == ["-m", "unit"]:  # which is no marker of its own
+        words = ["--unit", *words[2:]]
     if words[:1] == ["--unit"]:
         named = words[1:] or ["-n", str(AT_A_TIME), "--dist", "loadfile", *unit_folders()]
         pytest("-q", "-m", UNIT, UNIT_EFFORT, *named)

@@ -57,14 +57,15 @@ def test_what_takes_minutes_runs_too_with_all(tmp_path, monkeypatch, capfd):
     assert "nightly" not in printed
 
 
-def test_the_tier_unit_is_one_run_of_the_folders_that_have_it(monkeypatch):
+@pytest.mark.parametrize("flags", [["--unit"], ["-m", "unit"]])
+def test_the_tier_unit_is_one_run_of_the_folders_that_have_it(flags, monkeypatch):
     ran = []
     monkeypatch.setattr(programs, "become", lambda *words, env: ran.append(words) or sys.exit(0))
     monkeypatch.setattr(environment, "ensure_environment", lambda: None)
     monkeypatch.chdir(ROOT)
     for more in ([], ["core/tests", "-x"]):
         with pytest.raises(SystemExit):
-            testing.test(["--unit", *more])
+            testing.test([*flags, *more])
     (_, *words), (_, *named) = ran
     unit = ["-m", "pytest", "-q", "-m", testing.UNIT, testing.UNIT_EFFORT]
     assert words[:6] == unit
