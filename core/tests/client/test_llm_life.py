@@ -70,12 +70,13 @@ class TestLife:
         for arguments in ({"model": "x"}, {"seed": 1}):
             with pytest.raises(ConfigError, match="either config= or single settings"):
                 LLM(config=fake_config(), **arguments)
+        parts = fake_config().model_dump(exclude_defaults=True, exclude={"model"})
         with pytest.raises(
             ConfigError, match="unknown setting 'max_num_seq'; did you mean 'max_num_seqs'"
         ):
-            LLM("fake", max_num_seq=1)
+            LLM("fake", **parts, max_num_seq=1)
         with pytest.raises(ConfigError, match="LLM runs one engine"):
-            LLM("fake", data_parallel_size=2)
+            LLM("fake", **parts, data_parallel_size=2)
 
     def test_a_start_that_fails_ends_the_parts_that_were_there(self, make_llm, monkeypatch):
         ended: list[object] = []

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tenonry.config import EngineConfig, PluginChoice
+from tenonry.config import PluginChoice
 from tenonry.config.sources import make_config
 from tenonry.errors import PluginError
 from tenonry.plugin.discovery import EXPERIMENTAL
@@ -15,6 +15,7 @@ from tenonry.plugin.kinds import EVERY_INSTALLED, KINDS
 from tenonry.plugin.manager import PluginManager, resolve_point
 from tenonry.plugin.plan import load_class
 from tenonry.point import Point
+from tenonry_testkit.kernel.engine import fake_config
 from tenonry_testkit.kernel.site import Site
 
 RECOVERY = """
@@ -54,7 +55,7 @@ def test_a_start_is_refused_with_plugin_distribution_point_tier_and_flag():
     with pytest.raises(PluginError, match=REFUSED):
         resolve()
     with pytest.raises(PluginError, match=REFUSED):
-        PluginManager(discover=False).plan(EngineConfig(model="m", engine_recovery="log"))
+        PluginManager(discover=False).plan(fake_config(engine_recovery="log"))
 
 
 @pytest.mark.parametrize("text", ["0", "false", "no"])
