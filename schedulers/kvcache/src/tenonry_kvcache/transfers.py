@@ -29,14 +29,12 @@ from tenonry.request import Request
 from tenonry_kvcache.pool import BlockIds
 
 logger = logging.getLogger("tenonry.kvcache")
-MAX_STEP_S = (
-    1.0  # of the maximum wait for reserved blocks: the engine may have been idle or stopped
-)
+# Of the maximum wait for reserved blocks: the engine may have been idle or stopped.
+MAX_STEP_S = 1.0
 NO_BLOCK_IDS = np.empty(0, np.intp)
 LEFT = -1  # instead of a row: the loading request has left it
-Ending = tuple[
-    bool, dict[str, Any] | None
-]  # True if blocks are reserved, parameters for the client
+# True if blocks are reserved, and parameters for the client.
+Ending = tuple[bool, dict[str, Any] | None]
 
 
 class PendingLoad(NamedTuple):

@@ -21,9 +21,7 @@ MAX_EXTRAS = 64  # names of a scheduler author's own numbers
 
 # Reported under these names, a colon and the name of an adapter.
 PER_ADAPTER = ("lora_requests_running", "lora_requests_waiting")
-MAX_ADAPTERS = (
-    64  # of one engine at a time; the requests of further ones are counted as those of `other`
-)
+MAX_ADAPTERS = 64  # of one engine at a time; requests of further ones count as those of `other`
 
 MAX_HELPERS = 16  # kinds of helpers with a separate label
 

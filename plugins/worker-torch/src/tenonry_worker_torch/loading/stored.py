@@ -87,7 +87,7 @@ class StoredLinear(nn.Linear):
 
 def is_in_floats(model: nn.Module) -> bool:
     """Return True if the model's own code multiplies stored matrices in float32."""
-    return any(getattr(part, "floats", None) for part in model.modules())
+    return any(isinstance(part, StoredLinear) and part.floats for part in model.modules())
 
 
 class StoredEmbedding(nn.Embedding):
