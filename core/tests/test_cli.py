@@ -107,6 +107,7 @@ class TestHelp:
     @pytest.mark.parametrize(("body", "summary"), [
         ("    summary = (\n        'On two '\n        'lines.'\n    )\n", "On two lines."),
         ("    summary: ClassVar[str] = 'Typed.'\n", "Typed."),
+        ("    summary_width = 8\n    summary = 'Behind another.'\n", "Behind another."),
         ("    pass\nclass Other:\n    summary = 'Of another class.'\n", ""),
         ("    summary = 'a' + text\n", ""),
         ("    summary = (\n", ""),

@@ -164,6 +164,6 @@ def _summary(target: str) -> str:
             spec = PathFinder.find_spec(part, spec and spec.submodule_search_locations)
         tree: Any = ast.parse(spec.loader.get_source(part))
         body = next(each.body for each in tree.body if getattr(each, "name", "") == name)
-        found = next(each.value for each in body if ast.unparse(each).startswith("summary"))
-        return str(ast.literal_eval(found))
+        found = next(each for each in body if re.match(r"summary\b", ast.unparse(each)))
+        return str(ast.literal_eval(found.value))
     return ""

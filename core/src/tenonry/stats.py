@@ -59,7 +59,8 @@ class FinishedRequestStats(msgspec.Struct, kw_only=True):
 
 class IterationStats(msgspec.Struct, kw_only=True):
     """Statistics of an engine's frames in a front end. `num_generation_tokens` includes tokens in flight at an abort or
-    behind a stop string, which are not delivered. `ttft_s`: one per request, at its first token.
+    behind a stop string, which are not delivered. `ttft_s`: one per request, at its first token. `step_tokens`: tokens
+    of each frame, with the prompts of the requests that it reports as scheduled.
     """
 
     num_prompt_tokens: int = 0
@@ -68,6 +69,7 @@ class IterationStats(msgspec.Struct, kw_only=True):
     ttft_s: list[float] = []
     inter_token_latency_s: list[float] = []
     finished: list[FinishedRequestStats] = []
+    step_tokens: list[int] = []
 
 
 class RecoveryStats(msgspec.Struct, kw_only=True):

@@ -138,7 +138,7 @@ class TestAbort:
         streams = [front.open(f"{i}") for i in range(3)]
         front.receive({1: "a"})
         error = EngineDeadError("gone")
-        front.outputs.fail_all(error)
+        front.outputs.fail(front.outputs.live_handles(), error)
         assert take_first(streams[0]).text == "a"  # what came before is still there
         for stream in streams:
             with pytest.raises(EngineDeadError, match="gone"):
@@ -149,7 +149,7 @@ class TestAbort:
         front = EnginelessFrontEnd()
         stream = front.open(output_kind=OutputKind.FINAL)
         front.receive({1: "a"})
-        front.outputs.fail_all(EngineDeadError("gone"))
+        front.outputs.fail(front.outputs.live_handles(), EngineDeadError("gone"))
         with pytest.raises(EngineDeadError):
             stream.take()
 

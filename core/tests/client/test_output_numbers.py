@@ -42,7 +42,7 @@ class TestWaiting:
             lambda front: front.receive({}, [end(1)]),
             lambda front: front.receive({}, [end(1, FinishReason.ERROR)]),
             lambda front: front.outputs.abort(["r"]),
-            lambda front: front.outputs.fail_all(EngineDeadError("x")),
+            lambda front: front.outputs.fail(front.outputs.live_handles(), EngineDeadError("x")),
         ):
             assert self.woken(act, output_kind=kind)
 
@@ -178,6 +178,30 @@ class TestNumbers:
         taken = front.outputs.take_iteration()
         assert taken.num_generation_tokens == 6
         assert taken.inter_token_latency_s == [1.0, 2.0]
+
+    def test_gaps_of_completions_whose_last_tokens_came_in_different_frames(self):
+        front = EnginelessFrontEnd(log_stats=True)
+        for name in "abcd":
+            front.open(name)
+        front.receive({1: "a", 2: "b", 3: "c"})
+        front.clock.advance(1)
+        front.receive({2: "d", 3: "e"})
+        front.outputs.take_iteration()
+        front.clock.advance(2)
+        front.receive({1: "f", 2: "g", 3: "h", 4: "i"})
+        assert front.outputs.take_iteration().inter_token_latency_s == [3.0, 2.0, 2.0]
+
+    def test_tokens_of_each_step_include_prompts_that_start(self):
+        front = EnginelessFrontEnd(log_stats=True)
+        front.open("a", "hello")
+        front.open("b", "hi")
+        front.receive({}, scheduled=[ScheduledOutput(1, 0.0, 0)])  # a prompt in chunks
+        front.receive({1: "x"}, scheduled=[ScheduledOutput(2, 0.0, 0)])
+        front.receive({1: "y", 2: "zz"})
+        front.receive({1: "y"}, scheduled=[ScheduledOutput(1, 0.0, 0)])  # resumed elsewhere
+        taken = front.outputs.take_iteration()
+        assert taken.step_tokens == [3, 3, 1]
+        assert taken.num_prompt_tokens == 7
 
     def test_tokens_of_a_request_that_was_aborted_are_no_gap(self):
         front = EnginelessFrontEnd(log_stats=True)

@@ -186,7 +186,7 @@ class TestStreamInterval:
         assert take_first(stream).text == "a"
         front.receive({1: "bc"})
         assert stream.take() is None
-        front.outputs.fail_all(EngineDeadError("gone"))
+        front.outputs.fail(front.outputs.live_handles(), EngineDeadError("gone"))
         assert take_first(stream).text == "bc"
         with pytest.raises(EngineDeadError, match="gone"):
             stream.take()

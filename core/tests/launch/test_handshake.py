@@ -174,7 +174,7 @@ class TestWhatGoesWrong:
         """HS-14."""
         front = front_end(CoreEngine(0, local=expected == "local"))
         front.send(hello(local=found == "local"))
-        front.fails(f"engine 0 should be {expected}, but reports that it is {found}; {COMPARE}")
+        front.fails(f"engine 0 should be {expected}, but reports that it is not; {COMPARE}")
 
     @pytest.mark.parametrize(
         ("messages", "text"),

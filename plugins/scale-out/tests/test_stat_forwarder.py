@@ -10,8 +10,7 @@ from front_end_fakes import FakeLink
 
 from tenonry.config import EngineConfig
 from tenonry.errors import TenonryError
-from tenonry.messages import EngineCoreOutputs
-from tenonry.stats import IterationStats, StatRecord
+from tenonry.stats import IterationStats, SchedulerStats, StatRecord
 from tenonry_helper_pool.stats import HelperStats
 from tenonry_scale_out import attached
 from tenonry_scale_out.attached import StatForwarder
@@ -52,7 +51,7 @@ class TestForwarder:
     def test_numbers_of_an_engine_that_died_go_with_the_others(self):
         link = FakeLink("x")
         stats = forwarder(link, IterationStats(num_prompt_tokens=3))
-        stats.observe(EngineCoreOutputs(engine_index=0), IterationStats(num_prompt_tokens=4))
+        stats.observe(0, SchedulerStats(), IterationStats(num_prompt_tokens=4))
         assert link.sent == []
         stats.flush()
         stats.flush()
@@ -83,7 +82,7 @@ class TestForwarder:
         link = FakeLink()
         stats = forwarder(link)
         stats.submit("record_rejection", "queue_full")
-        stats.observe(EngineCoreOutputs(), IterationStats())
+        stats.observe(0, SchedulerStats(), IterationStats())
         stats.flush()
         assert (link.sent, stats.enabled) == ([], False)
 

@@ -91,6 +91,7 @@ class TestNumbers:
             num_generation_tokens=3,
             ttft_s=[0.02, 0.2],
             inter_token_latency_s=[0.01, 0.04, 0.0101],
+            step_tokens=[11, 2],
         )
         logger.record(record(iteration=stats))
         found = scrape(logger)
@@ -98,6 +99,7 @@ class TestNumbers:
         assert found.value("vllm:prompt_tokens_cached_total") == 4
         assert found.value("vllm:generation_tokens_total") == 3
         assert found.value("vllm:iteration_tokens_total_sum") == 13
+        assert found.value("vllm:iteration_tokens_total_count") == 2
         assert found.value("tenonry:time_to_first_token_seconds_count") == 2
         assert found.value("tenonry:time_to_first_token_seconds_bucket", le="0.025") == 1
         assert found.value("vllm:inter_token_latency_seconds_bucket", le="0.01") == 1

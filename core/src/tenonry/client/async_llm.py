@@ -261,8 +261,9 @@ class AsyncLLM(Delegations):
         self.engine_core.check_alive()
         self._handler.listen()
         async with self.events.lock:
-            replace = self.recovery.replace
-            await self.calls["scaling"].scale(self.engines, size, drain_timeout, replace)
+            await self.calls["scaling"].scale(
+                self.engines, size, drain_timeout, self.recovery.replace
+            )
 
     async def replace_engines(self, **changes: Any) -> None:
         """Replace the engines by ones with other settings, such as `scheduler="my_pkg:Mine"`, or newer versions of

@@ -160,9 +160,6 @@ class CoreClient:
         self.ports.unbind_unused()
         self.fail_calls(EngineDeadError(reason), link)
 
-    def _num_requests(self, index: int) -> int:
-        return len(self.engines[index].requests)
-
     # ------------------------------------------------------------------ to the engines
     def send_requests(self, index: int, requests: Sequence[EngineCoreRequest]) -> None:
         """Send the completions of one request to one engine, so that they share their prompt.
@@ -213,9 +210,11 @@ class CoreClient:
                 f"data_parallel_rank={rank}: there is no such engine; the ranks here are {', '.join(map(str, able))}",
                 "data_parallel_rank",
             )
-        if rank is not None:
-            able = [rank]
-        return self._router.pick(request, able, self._num_requests)
+        return self._router.pick(
+            request,
+            able if rank is None else [rank],
+            lambda index: len(self.engines[index].requests),
+        )
 
     def abort_requests(self, handles: Sequence[int]) -> None:
         """End requests in their engines; those of a dead engine have ended already."""

@@ -18,7 +18,7 @@ from tenonry.interfaces.call_set import CallSet, FrontEnd, FrontEndHalf
 from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.interfaces.launcher import Death
 from tenonry.interfaces.recovery import EngineEvents, EngineRecovery, RecoveryContext
-from tenonry.messages import CoordinatorFacts, EngineCoreOutputs, EngineCoreRequest
+from tenonry.messages import CoordinatorFacts, EngineCoreRequest
 from tenonry.plugin.manager import build_plugin
 from tenonry.stats import SchedulerStats
 
@@ -78,8 +78,7 @@ class EngineListener(EngineEvents):
         self._end(requests, taken, f"the engine of this request died: {death}")
         if link is not None:
             # No later frame will report its numbers, or that it runs no request.
-            last = EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
-            self._stats.observe(last, self._outputs.take_iteration(index))
+            self._stats.observe(index, SchedulerStats(), self._outputs.take_iteration(index))
 
     def _decide(self, decide: Callable[..., Collection[int]], *args: Any) -> Collection[int]:
         try:

@@ -91,13 +91,12 @@ class InputProcessor:
     @staticmethod
     def num_text_chars(prompt: object, params: SamplingParams) -> int:
         """Number of characters to tokenise, of prompt and bad words."""
+        text = ""
         match prompt:
             case {"prompt_token_ids": ids} if ids is not None:
-                text = ""
-            case str(text) | TextPrompt(text=str(text)) | {"prompt": str(text)}:
                 pass
-            case _:
-                text = ""
+            case str(found) | TextPrompt(text=str(found)) | {"prompt": str(found)}:
+                text = found
         return len(text) + sum(map(len, params.bad_words or ()))
 
     async def prepare(

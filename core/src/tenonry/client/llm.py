@@ -211,16 +211,19 @@ class LLM(BlockingDelegations):
             outputs_by_client, worked = self.engine_core.step()
         except Exception as error:
             self._dead = str(error)
-            self.output_processor.fail_all(EngineDeadError(self._dead))
+            self.output_processor.fail(
+                self.output_processor.live_handles(), EngineDeadError(self._dead)
+            )
             raise
-        if self._stats.enabled:
-            self.engine_core.attach_stats(outputs_by_client, idle=not worked)
+        self.engine_core.attach_stats(outputs_by_client, idle=not self.engine_core.has_work())
         for outputs in outputs_by_client.values():
             self.output_processor.absorb(outputs)
             if aborts := self.output_processor.flush():
                 self.engine_core.abort_requests(aborts)
-            if self._stats.enabled:
-                self._stats.observe(outputs, self.output_processor.take_iteration())
+            if outputs.scheduler_stats is not None:
+                self._stats.observe(
+                    0, outputs.scheduler_stats, self.output_processor.take_iteration()
+                )
         if not worked and self.engine_core.kv_connector is not None:
             time.sleep(0.001)  # a transfer is in flight
 

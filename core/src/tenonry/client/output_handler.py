@@ -98,8 +98,12 @@ class OutputHandler:
             if outputs is None:
                 return True
             self.outputs.absorb(outputs)
-            if outputs.scheduler_stats is not None and self._stats.enabled:
-                self._stats.observe(outputs, self.outputs.take_iteration(outputs.engine_index))
+            if outputs.scheduler_stats is not None:
+                self._stats.observe(
+                    outputs.engine_index,
+                    outputs.scheduler_stats,
+                    self.outputs.take_iteration(outputs.engine_index),
+                )
             num_finished += len(outputs.finished)
             # Both take as long as many frames; a step has at most one of either per token.
             if outputs.prompt_logprobs or num_finished >= self._chunk_size:
@@ -154,6 +158,6 @@ class OutputHandler:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and no caller waits
             if self._loop is not None:
                 self._loop.remove_reader(self._fd)
-            self.outputs.fail_all(error)
+            self.outputs.fail(self.outputs.live_handles(), error)
             self._client.fail_calls(error)
             self.admission.resume()

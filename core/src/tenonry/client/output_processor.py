@@ -40,7 +40,7 @@ class OutputProcessor:
         clock: Callable[[], float],
         *,
         log_stats: bool = False,
-        on_end: Callable[[str], None] | None = None,
+        on_end: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._io = io
         self._clock = clock
@@ -111,10 +111,6 @@ class OutputProcessor:
         """Handles that engines still run."""
         return list(self._completions)
 
-    def fail_all(self, error: Exception) -> None:
-        """End every open stream with this error."""
-        self.fail(self.live_handles(), error)
-
     def fail(self, handles: Iterable[int], error: Exception) -> list[int]:
         """End the streams of these handles with `error`; returns their other handles, which engines still run."""
         lost = [self._completions.pop(handle, None) for handle in handles]
@@ -145,21 +141,19 @@ class OutputProcessor:
                 if not completion.received_ids:
                     fresh.append(completion)
                 completion.received_ids.append(token_id)
-        # Once for all completions of a frame.
-        now = self._clock()
-        if self._log_stats and len(outputs.token_ids):
-            iteration = self._iterations[outputs.engine_index]
-            iteration.num_generation_tokens += len(outputs.token_ids)
-            iteration.inter_token_latency_s += [
-                now - each.last_time for each in fresh if each.last_time
-            ]
-        for each in fresh:
-            each.last_time = now
         self.touched += fresh
         if outputs.logprobs is not None or outputs.prompt_logprobs:
             self._absorb_logprobs(handles, outputs)
-        for event in outputs.scheduled:
-            self._on_scheduled(outputs.engine_index, event)
+        prompts = sum(self._on_scheduled(outputs.engine_index, each) for each in outputs.scheduled)
+        now = self._clock()  # once for all completions of a frame
+        if self._log_stats and owners:
+            iteration = self._iterations[outputs.engine_index]
+            iteration.num_generation_tokens += len(owners)
+            iteration.step_tokens.append(prompts + len(owners))
+            times = [each.last_time for each in fresh if each.last_time]
+            iteration.inter_token_latency_s += _gaps(times, now)
+        for each in fresh:
+            each.last_time = now
         if outputs.weight_version:
             for completion in filter(None, map(completions.get, handles)):
                 completion.stream.weight_version = outputs.weight_version
@@ -198,19 +192,23 @@ class OutputProcessor:
             self._io_failed(completion, "token_texts", error)
             return []
 
-    def _on_scheduled(self, engine_index: int, event: ScheduledOutput) -> None:
+    def _on_scheduled(self, engine_index: int, event: ScheduledOutput) -> int:
+        """Returns the prompt tokens of a request that runs for the first time, else 0."""
         completion = self._completions.get(event.handle)
         if not completion:
-            return
+            return 0
         stream = completion.stream
         stream.engine_index = engine_index
-        if not completion.is_scheduled:  # otherwise it resumes after the death of an engine
-            completion.is_scheduled = True
-            iteration = self._iterations[engine_index]
-            stream.num_cached_tokens = event.num_cached_tokens
-            stream.metrics.queued_s = event.queued_s
-            iteration.num_prompt_tokens += len(stream.prompt_token_ids)
-            iteration.num_cached_tokens += event.num_cached_tokens
+        if completion.is_scheduled:  # it resumes after the death of an engine
+            return 0
+        completion.is_scheduled = True
+        iteration = self._iterations[engine_index]
+        num_tokens = len(stream.prompt_token_ids)
+        stream.num_cached_tokens = event.num_cached_tokens
+        stream.metrics.queued_s = event.queued_s
+        iteration.num_prompt_tokens += num_tokens
+        iteration.num_cached_tokens += event.num_cached_tokens
+        return num_tokens
 
     def _on_finished(self, finished: FinishedOutput) -> None:
         completion = self._completions.pop(finished.handle, None)
@@ -241,8 +239,7 @@ class OutputProcessor:
         for completion in touched:
             self._push_received(completion)
             completion.stream.notify()
-        aborts = self._aborts
-        self._aborts = []
+        aborts, self._aborts = self._aborts, []
         return aborts
 
     def _push_received(self, completion: Completion) -> None:
@@ -316,8 +313,7 @@ class OutputProcessor:
         """End a request, once."""
         if self._streams.pop(stream.request_id, None) is None:
             return
-        if self._on_end is not None:
-            self._on_end(stream.request_id)
+        self._on_end(stream.request_id)
         stream.ready |= {each.index: each for each in stream.completions if each.pending_ids}
         if self._log_stats:
             stats = stream.finished_stats(reason, self._clock())
@@ -332,6 +328,14 @@ class OutputProcessor:
     def take_iterations(self) -> dict[int, IterationStats]:
         """Numbers of all active engines since the last call."""
         return {index: self.take_iteration(index) for index in list(self._iterations)}
+
+
+def _gaps(times: list[float], now: float) -> list[float]:
+    """Seconds since each time. Nearly always all are that of the previous frame."""
+    first = times[:1]
+    if times == first * len(times):
+        return [now - time for time in first] * len(times)
+    return [now - time for time in times]
 
 
 def _logprob_entry(

@@ -15,10 +15,9 @@ from tenonry.config import EngineConfig
 from tenonry.errors import PluginFault
 from tenonry.info import EngineInfo, PluginRecord
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
-from tenonry.messages import EngineCoreOutputs
 from tenonry.plugin.manager import build_plugin
 from tenonry.plugin.plan import PluginPlan
-from tenonry.stats import IterationStats, StatRecord
+from tenonry.stats import IterationStats, SchedulerStats, StatRecord
 
 logger = logging.getLogger(__name__)
 QUEUE_SIZE = 4096
@@ -72,13 +71,15 @@ class StatManager:
             for observer in self._observers:
                 observer.tick()
 
-    def observe(self, outputs: EngineCoreOutputs, iteration: IterationStats | None = None) -> None:
+    def observe(
+        self, engine_index: int, scheduler: SchedulerStats, iteration: IterationStats | None = None
+    ) -> None:
         """Record an engine's numbers, and those of its requests from this front end."""
         self.record(
             StatRecord(
-                engine_index=outputs.engine_index,
+                engine_index=engine_index,
                 time=time.monotonic(),
-                scheduler=outputs.scheduler_stats,
+                scheduler=scheduler,
                 iteration=iteration,
             )
         )
@@ -100,12 +101,8 @@ class StatManager:
 
     async def render(self) -> tuple[bytes, str] | None:
         """Return the page of the first logger that renders one, and its content type; None without one."""
-        for stat_logger in self.loggers.values():
-            render = getattr(stat_logger, "render", None)
-            if render is not None:
-                rendered: tuple[bytes, str] | None = render()
-                return rendered
-        return None
+        pages = [each.render for each in self.loggers.values() if hasattr(each, "render")]
+        return pages[0]() if pages else None
 
     def shutdown(self, timeout: float = 2.0) -> None:
         """Flush the queues, shut the loggers down, and stop; a hanging logger is abandoned. Idempotent."""

@@ -27,10 +27,7 @@ from tenonry.version import __version__
 
 logger = logging.getLogger(__name__)
 ENGINE_ID_BYTES = 8
-
-
-def _log_failure(reason: str) -> None:
-    logger.error("the executor failed: %s", reason)
+_log_failure = functools.partial(logger.error, "the executor failed: %s")
 
 
 def build_engine(
@@ -102,16 +99,16 @@ def _start_executor(
 
 def _build_kv_connector(context: ExecutorContext, kv_cache: KVCacheConfig) -> KVConnector | None:
     """Return the scheduler half of the KV connector; None without one."""
-    connector: KVConnector | None = None
-    if context.kv_connector is not None:
-        half = KVConnectorContext(
-            context.config,
-            context.model,
-            KVConnectorRole.SCHEDULER,
-            engine_id=context.engine_id,
-            kv_cache=kv_cache,
-        )
-        connector = build_plugin(context.kv_connector, half)
+    if context.kv_connector is None:
+        return None
+    half = KVConnectorContext(
+        context.config,
+        context.model,
+        KVConnectorRole.SCHEDULER,
+        engine_id=context.engine_id,
+        kv_cache=kv_cache,
+    )
+    connector: KVConnector = build_plugin(context.kv_connector, half)
     return connector
 
 
@@ -168,9 +165,7 @@ def _for_remote_ranks(config: EngineConfig) -> EngineConfig:
     """
     if config.device != "auto" or config.max_num_batched_tokens is not None:
         return config
-    return config.model_copy(
-        update={"max_num_batched_tokens": max(STEP_TOKENS, config.max_num_seqs)}
-    )
+    return config.replaced(max_num_batched_tokens=max(STEP_TOKENS, config.max_num_seqs))
 
 
 def _initialize_kv_cache(executor: Executor, context: ExecutorContext) -> KVCacheConfig:

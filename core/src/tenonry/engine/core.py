@@ -105,7 +105,7 @@ class EngineCore:
         self._live: set[int] = set()  # handles of unfinished requests
         self._fault: TenonryError | None = None  # cause of this engine's end
         self._idle_since: float | None = None
-        self._wants_stats = self.config.log_stats or bool(self.config.stat_loggers)
+        self._wants_stats = self.config.log_stats or self.config.stat_loggers
         self._stats_due = 0.0
         self._stats_dirty = False
 

@@ -121,9 +121,8 @@ class Handshake:
             raise LaunchError(f"engine {engine.index} could not start: {message.error}")
         if isinstance(message, HelloMessage) and engine.state == NEW:
             if message.local != engine.local:
-                other = "remote" if engine.local else "local"
                 raise LaunchError(
-                    f"engine {engine.index} should be {side}, but reports that it is {other}; {COMPARE}"
+                    f"engine {engine.index} should be {side}, but reports that it is not; {COMPARE}"
                 )
             self._check_hello(engine, message)
             try:

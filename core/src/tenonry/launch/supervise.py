@@ -148,8 +148,12 @@ def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) ->
     for child, tree in zip(alive, trees, strict=True):
         if child.exit_code is None:
             if timeout:
-                text = "%s (pid %d) did not stop within %.1f s; killing it"
-                logger.warning(text, child.name, child.pid, timeout)
+                logger.warning(
+                    "%s (pid %d) did not stop within %.1f s; killing it",
+                    child.name,
+                    child.pid,
+                    timeout,
+                )
             kill_tree(child.pid)
             child.process.wait()
         _kill(tree)

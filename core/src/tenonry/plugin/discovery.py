@@ -19,7 +19,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from stevedore.named import NamedExtensionManager
 
-from tenonry.config import PluginChoice
+from tenonry.config import PluginChoice, nearest
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
 from tenonry.info import PluginRecord
 from tenonry.plugin.kinds import UNNAMED
@@ -118,19 +118,14 @@ def not_found(point: Point, name: str) -> PluginNotFound:
     """Error for an unknown name: installed plugins, the nearest spelling, and the distribution to install."""
     entries = installed(point)
     listing = [f"{entry.name} ({entry.distribution} {entry.version})" for entry in entries]
-    text = (
-        f"no {point.kind.replace('_', ' ')} is called '{name}'; installed: "
-        f"{', '.join(listing) or 'none'}"
-    )
+    text = f"no {point.kind.replace('_', ' ')} is called '{name}'; installed: {', '.join(listing) or 'none'}"
     for group in misspelt_groups([point]):
         for entry in installed(Point(group, kind=point.kind)):
             if entry.name == name:
                 text += f"; {entry.distribution} {entry.version} names it in the group '{group}': write '{point.group}'"
-    near = difflib.get_close_matches(name, [entry.name for entry in entries], n=1)
-    if near:
-        text += f"; did you mean '{near[0]}'?"
-    package = point.provider.get(name)
-    if package:
+    if near := nearest(name, [entry.name for entry in entries]):
+        text += near
+    if package := point.provider.get(name):
         text += f"; it comes with: pip install {package}"
     elif not near:
         text += "; give an installed name, module:Class or path.py:Class"
@@ -141,9 +136,9 @@ def misspelt_groups(points: Iterable[Point]) -> dict[str, str]:
     """Misspelt entry-point groups: group → probable group of one of `points`."""
     known = {point.group for point in points}
     return {
-        group: nearest
+        group: probable
         for group in sorted(_entry_points().groups - known)
-        for nearest in difflib.get_close_matches(group, known, n=1, cutoff=0.85)
+        for probable in difflib.get_close_matches(group, known, n=1, cutoff=0.85)
     }
 
 

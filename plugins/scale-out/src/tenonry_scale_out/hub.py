@@ -23,7 +23,6 @@ from tenonry.errors import EngineDeadError, EngineGenerateError
 from tenonry.info import EngineInfo
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.launch.fleet import EngineFleet
-from tenonry.messages import EngineCoreOutputs
 from tenonry.stats import SchedulerStats
 from tenonry.transport.folder import RunDirectory
 from tenonry_scale_out.channel import ControlRouter
@@ -189,9 +188,7 @@ class Hub:
             self._client.engine_died(index, death)
             self._on_outputs()  # its last message
             self._client.remove_engine(index, str(death))
-            self._stats.observe(
-                EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
-            )  # no work left
+            self._stats.observe(index, SchedulerStats())  # no work left
             self._broadcast(EngineDied(index, death))
             self._recovery.plugin.on_death(index, death, {})
             self._on_engine_died(str(death))
@@ -208,7 +205,7 @@ class Hub:
     def _on_outputs(self) -> None:
         while not self._is_closed and (outputs := self._client.receive()) is not None:
             if outputs.scheduler_stats is not None:
-                self._stats.observe(outputs)
+                self._stats.observe(outputs.engine_index, outputs.scheduler_stats)
 
     # ------------------------------------------------------------------ servers
     def _on_message(self, identity: bytes, message: ServerMessage) -> None:

@@ -11,12 +11,15 @@ import math
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
+import msgspec
 from pydantic import Field
 
 from tenonry.errors import ConfigError
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.stats import FinishedRequestStats, StatRecord
+
+_ENCODER = msgspec.json.Encoder()
 
 
 class JsonlOptions(PluginOptions):
@@ -32,7 +35,9 @@ class JsonlOptions(PluginOptions):
 
 
 class _LineFile(RotatingFileHandler):
-    """Rotates by size and flushes each line; its errors reach the caller."""
+    """Rotates by size and flushes the lines of each record; its errors reach the caller."""
+
+    terminator = ""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name of `logging`
         raise  # noqa: PLE0704 - called within `except`
@@ -63,10 +68,9 @@ class JsonlStatLogger(StatLogger):
             ) from None
 
     def record(self, record: StatRecord) -> None:
-        for request in record.iteration.finished if record.iteration is not None else ():
-            fields = trace_line(request, record.engine_index, self._model)
-            line = json.dumps(fields, ensure_ascii=False)
-            self._file.emit(logging.makeLogRecord({"msg": line}))
+        if record.iteration is not None and (finished := record.iteration.finished):
+            lines = [trace_line(each, record.engine_index, self._model) for each in finished]
+            self._file.emit(logging.makeLogRecord({"msg": _encode(lines)}))
 
     def shutdown(self) -> None:
         self._file.close()
@@ -95,6 +99,13 @@ def trace_line(request: FinishedRequestStats, engine: int, model: str) -> dict[s
         "engine": engine,
         "tags": {name: value for name, value in request.tags.items() if _has_json(value)},
     }
+
+
+def _encode(lines: list[dict[str, Any]]) -> str:
+    try:
+        return _ENCODER.encode_lines(lines).decode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which the file replaces
+        return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 
 def _has_json(value: str | float) -> bool:

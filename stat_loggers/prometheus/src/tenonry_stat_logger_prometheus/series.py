@@ -112,18 +112,15 @@ class EngineSeries:
                 self._storage.cell("scheduler_extra", self._engine, name).value = value
 
     def add_iteration(self, stats: IterationStats) -> None:
-        """Add the counts of one engine frame received by a front end."""
+        """Add the counts of an engine's frames received by a front end."""
         self.prompt_tokens.value += stats.num_prompt_tokens
         self.cached_tokens.value += stats.num_cached_tokens
         self.generation_tokens.value += stats.num_generation_tokens
-        if tokens := stats.num_prompt_tokens + stats.num_generation_tokens:
-            self.iteration_tokens.observe(tokens)
-        if stats.ttft_s:
-            self.ttft.observe_many(stats.ttft_s)
-        if stats.inter_token_latency_s:
-            self.itl.observe_many(stats.inter_token_latency_s)
-        for request in stats.finished:
-            self._add_finished(request)
+        self.iteration_tokens.observe_many(stats.step_tokens)
+        self.ttft.observe_many(stats.ttft_s)
+        self.itl.observe_many(stats.inter_token_latency_s)
+        if stats.finished:
+            self._add_finished(stats.finished)
 
     def add_recovery(self, stats: RecoveryStats) -> None:
         """Add the deaths and restarts of the engine."""
@@ -139,26 +136,34 @@ class EngineSeries:
         if stats.standbys is not None:
             self._storage.cell("standby_engines").value = stats.standbys
 
-    def _add_finished(self, request: FinishedRequestStats) -> None:
-        reason = request.finish_reason
-        self.finished[reason if reason in self.finished else OTHER].value += 1
-        self.e2e.observe(request.e2e_latency_s)
-        self.queue.observe(request.queued_s)
-        self.request_prompt.observe(request.num_prompt_tokens)
-        self.request_generation.observe(request.num_generation_tokens)
-        self.n.observe(request.n)
-        if request.n == 1:
-            self.request_max_generation.observe(request.num_generation_tokens)
-        if request.max_tokens is not None:
-            self.max_tokens.observe(request.max_tokens)
-        if request.ttft_s is not None:  # a request that never got a token had no prefill to time
-            self.prefill.observe(request.prefill_s)
-            self.decode.observe(request.decode_s)
-            self.inference.observe(request.prefill_s + request.decode_s)
+    def _add_finished(self, requests: list[FinishedRequestStats]) -> None:
+        for request in requests:
+            reason = request.finish_reason
+            self.finished[reason if reason in self.finished else OTHER].value += 1
+        self.e2e.observe_many([each.e2e_latency_s for each in requests])
+        self.queue.observe_many([each.queued_s for each in requests])
+        self.request_prompt.observe_many([each.num_prompt_tokens for each in requests])
+        self.request_generation.observe_many([each.num_generation_tokens for each in requests])
+        self.n.observe_many([each.n for each in requests])
+        self.request_max_generation.observe_many(
+            [each.num_generation_tokens for each in requests if each.n == 1]
+        )
+        self.max_tokens.observe_many(
+            [each.max_tokens for each in requests if each.max_tokens is not None]
+        )
+        # A request that never got a token had no prefill to time.
+        timed = [each for each in requests if each.ttft_s is not None]
+        self.prefill.observe_many([each.prefill_s for each in timed])
+        self.decode.observe_many([each.decode_s for each in timed])
+        self.inference.observe_many([each.prefill_s + each.decode_s for each in timed])
         # Over all samples, which decode side by side.
-        after_first = request.num_generation_tokens - request.n
-        if after_first > 0:
-            self.tpot.observe(request.decode_s * request.n / after_first)
+        self.tpot.observe_many(
+            [
+                each.decode_s * each.n / (each.num_generation_tokens - each.n)
+                for each in requests
+                if each.num_generation_tokens > each.n
+            ]
+        )
 
     def set_sleep_state(self, level: int) -> None:
         """Mark the state of a level: 0 awake, 1 weights offloaded, 2 everything discarded."""
