@@ -166,8 +166,6 @@ class Observer:
             if is_over:
                 self.call("shutdown")
                 return
-            if is_empty:  # several records per wake-up, which costs more than the calls
-                time.sleep(LEAST_INTERVAL_S)
 
     def _next_log(self) -> float:
         """Time of the next `log`, on the monotonic clock: after the logger's interval, at least the minimum."""

@@ -116,8 +116,8 @@ class OverheadBench(Command):
             ("--streams", 256, "Concurrent requests"),
             ("--prompt-len", 32, "Prompt tokens"),
             ("--output-len", 128, "New tokens"),
-            ("--starts", 3, "Starts of all arms"),
-            ("--runs", 11, "Repetitions after each start"),
+            ("--starts", 8, "Starts of all arms"),
+            ("--runs", 40, "Repetitions after each start"),
         )
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
 

@@ -9,7 +9,6 @@ import json
 import logging
 import math
 from logging.handlers import RotatingFileHandler
-from typing import Any
 
 import msgspec
 from pydantic import Field
@@ -76,36 +75,60 @@ class JsonlStatLogger(StatLogger):
         self._file.close()
 
 
-def trace_line(request: FinishedRequestStats, engine: int, model: str) -> dict[str, Any]:
+class TraceLine(msgspec.Struct):
     """The fields of a line: counts in tokens, `arrival_time` in seconds since 1970, durations in seconds. `model`: its
     first served name.
     """
+
+    request_id: str
+    model: str
+    arrival_time: float
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    max_tokens: int | None
+    n: int
+    reason: str
+    queued_s: float
+    ttft_s: float | None
+    itl_mean_s: float | None
+    e2e_s: float
+    preemptions: int
+    engine: int
+    tags: dict[str, str | float]
+
+
+def trace_line(request: FinishedRequestStats, engine: int, model: str) -> TraceLine:
+    """Return the line of a finished request."""
     gaps = request.num_generation_tokens - 1 if request.n == 1 else 0
-    return {
-        "request_id": request.request_id,
-        "model": model,
-        "arrival_time": request.start_time,
-        "prompt_tokens": request.num_prompt_tokens,
-        "output_tokens": request.num_generation_tokens,
-        "cached_tokens": request.num_cached_tokens,
-        "max_tokens": request.max_tokens,
-        "n": request.n,
-        "reason": request.finish_reason,
-        "queued_s": request.queued_s,
-        "ttft_s": request.ttft_s,
-        "itl_mean_s": request.decode_s / gaps if gaps > 0 else None,
-        "e2e_s": request.e2e_latency_s,
-        "preemptions": request.num_preemptions,
-        "engine": engine,
-        "tags": {name: value for name, value in request.tags.items() if _has_json(value)},
-    }
+    tags = request.tags
+    return TraceLine(
+        request_id=request.request_id,
+        model=model,
+        arrival_time=request.start_time,
+        prompt_tokens=request.num_prompt_tokens,
+        output_tokens=request.num_generation_tokens,
+        cached_tokens=request.num_cached_tokens,
+        max_tokens=request.max_tokens,
+        n=request.n,
+        reason=request.finish_reason,
+        queued_s=request.queued_s,
+        ttft_s=request.ttft_s,
+        itl_mean_s=request.decode_s / gaps if gaps > 0 else None,
+        e2e_s=request.e2e_latency_s,
+        preemptions=request.num_preemptions,
+        engine=engine,
+        tags=tags and {name: value for name, value in tags.items() if _has_json(value)},
+    )
 
 
-def _encode(lines: list[dict[str, Any]]) -> str:
+def _encode(lines: list[TraceLine]) -> str:
     try:
         return _ENCODER.encode_lines(lines).decode()
     except UnicodeEncodeError:  # half of a surrogate pair, which the file replaces
-        return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        return "".join(
+            json.dumps(msgspec.to_builtins(line), ensure_ascii=False) + "\n" for line in lines
+        )
 
 
 def _has_json(value: str | float) -> bool:
