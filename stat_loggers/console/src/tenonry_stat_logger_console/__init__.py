@@ -168,7 +168,7 @@ def describe(windows: Iterable[_Window], elapsed: float) -> str:
         parts.append(f"preempted {preemptions}")
     if drafts and draft_tokens:
         accepted = sum(window.accepted for window in chosen)
-        # What a pass brings a row that is drafted for: its own token, and those that were right.
+        # Tokens per pass of a drafted row: its own, and the accepted ones.
         length = 1 + accepted / drafts
         parts.append(f"draft tokens accepted {_percent(accepted / draft_tokens)}")
         parts.append(f"mean acceptance length {length:.2f}")

@@ -157,187 +157,168 @@ def _info(name: str, text: str, *labels: str, vllm: tuple[str, ...] = ()) -> Met
 
 METRICS: tuple[MetricDef, ...] = (
     # the state at an engine's last step
-    _gauge("num_requests_running", "Requests in the running batch."),
-    _gauge("num_requests_waiting", "Requests that wait to be scheduled."),
+    _gauge("num_requests_running", "Running requests."),
+    _gauge("num_requests_waiting", "Waiting requests."),
     _gauge(
         "kv_cache_usage_perc",
-        "Share of the KV cache in use, 0 to 1.",
+        "Fraction of the KV cache in use, 0 to 1.",
         vllm=("kv_cache_usage_perc", "gpu_cache_usage_perc"),
     ),
     _gauge(
         "engine_sleep_state",
-        "1 for the state that the engine is in, 0 for the others.",
+        "1 for the current sleep state of the engine, 0 for the others.",
         "sleep_state",
     ),
-    _gauge("scheduler_extra", "The scheduler's own numbers, by their names.", "name", vllm=()),
+    _gauge("scheduler_extra", "Scheduler-specific gauges, by name.", "name", vllm=()),
     _gauge(
         PER_ADAPTER[0],
-        "Requests of an adapter (LoRA) in the running batch, while it has any requests.",
+        "Running requests per LoRA adapter; absent for adapters without requests.",
         "lora_name",
         vllm=(),
     ),
-    _gauge(
-        PER_ADAPTER[1], "Requests of an adapter that wait to be scheduled.", "lora_name", vllm=()
-    ),
+    _gauge(PER_ADAPTER[1], "Waiting requests per LoRA adapter.", "lora_name", vllm=()),
     _gauge(
         "lora_requests_info",
-        "When it last changed which adapters (LoRA) have requests, in seconds since 1970; the names are in the labels.",
+        "Unix time of the last change in the set of active LoRA adapters; their names are in the labels.",
         "max_lora",
         "waiting_lora_adapters",
         "running_lora_adapters",
     ),
     # what engines did
-    _counter("prompt_tokens", "Prompt tokens taken in, those from the prefix cache included."),
-    _counter("prompt_tokens_cached", "Prompt tokens whose KV came from the prefix cache."),
-    _counter("generation_tokens", "Tokens generated."),
-    _counter("request_success", "Requests that ended, by reason.", "finished_reason"),
-    _counter("num_preemptions", "Times that a running request was preempted."),
+    _counter("prompt_tokens", "Prompt tokens, including those from the prefix cache."),
+    _counter("prompt_tokens_cached", "Prompt tokens served from the prefix cache."),
+    _counter("generation_tokens", "Generated tokens."),
+    _counter("request_success", "Finished requests, by finish reason.", "finished_reason"),
+    _counter("num_preemptions", "Preemptions."),
     _counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
     _counter("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
     _counter(
         "external_prefix_cache_queries",
-        "Prompt tokens beyond the prefix cache that the KV connector was asked for.",
+        "Prompt tokens beyond the prefix cache looked up in the KV connector.",
     ),
-    _counter("external_prefix_cache_hits", "Prompt tokens that the KV connector promised."),
-    _counter(
-        "spec_decode_num_drafts", "Times that tokens were drafted for a request and verified."
-    ),
-    _counter("spec_decode_num_draft_tokens", "Tokens that were drafted and verified."),
-    _counter("spec_decode_num_accepted_tokens", "Drafted tokens that were right."),
-    _counter("steps", "Steps that the engine executed.", vllm=()),
-    _counter("frames_dropped", "Frames from front ends that the engine could not decode.", vllm=()),
+    _counter("external_prefix_cache_hits", "Prompt tokens found by the KV connector."),
+    _counter("spec_decode_num_drafts", "Verified drafts."),
+    _counter("spec_decode_num_draft_tokens", "Verified draft tokens."),
+    _counter("spec_decode_num_accepted_tokens", "Accepted draft tokens."),
+    _counter("steps", "Executed steps.", vllm=()),
+    _counter("frames_dropped", "Frames from front ends that could not be decoded.", vllm=()),
     _counter("engine_deaths", "Engine failures.", vllm=()),
     _counter("engine_restarts", "Engine restarts.", vllm=()),
+    _counter("requests_continued", "Requests resumed after the failure of their engine.", vllm=()),
     _counter(
-        "requests_continued", "Requests that went on after the death of their engine.", vllm=()
-    ),
-    _counter(
-        "tokens_recomputed", "Prompt and output tokens that those had computed until then.", vllm=()
+        "tokens_recomputed", "Prompt and output tokens of resumed requests at the failure.", vllm=()
     ),
     _counter(
-        "recovery_silence_seconds",
-        "Seconds from a death of the engine until it served again.",
-        vllm=(),
+        "recovery_silence_seconds", "Seconds from engine failures until service resumed.", vllm=()
     ),
-    _counter("scheduler_fallbacks", "Times that another scheduler took over.", vllm=()),
-    _counter(
-        "kv_connector_fallbacks", "Times that the KV connector was replaced or left out.", vllm=()
-    ),
-    _counter("engine_replacements", "Times that an engine was replaced while it ran.", vllm=()),
-    _counter(
-        "engine_takeovers", "Times that one that stood by took the place of the dead one.", vllm=()
-    ),
-    MetricDef(
-        "standby_engines",
-        "gauge",
-        "Engines that stand by, ready to take the place of one that dies.",
-        ("model_name",),
-    ),
+    _counter("scheduler_fallbacks", "Fallbacks to another scheduler.", vllm=()),
+    _counter("kv_connector_fallbacks", "Fallbacks to another KV connector, or to none.", vllm=()),
+    _counter("engine_replacements", "Planned replacements of running engines.", vllm=()),
+    _counter("engine_takeovers", "Replacements of failed engines by standbys.", vllm=()),
+    MetricDef("standby_engines", "gauge", "Standby engines, ready for failover.", ("model_name",)),
     MetricDef(
         "request_rejections",
         "counter",
-        "Requests refused before any engine saw them, by reason.",
+        "Requests rejected by the front end, by reason.",
         ("model_name", "reason"),
     ),
     MetricDef(
         "ignored_request_fields",
         "counter",
-        "Fields and other parts of requests that had no effect.",
+        "Request fields and content parts without effect.",
         ("model_name",),
     ),
     # helpers of front ends, such as the check of grammars
-    MetricDef("helper_jobs_waiting", "gauge", "Jobs that wait for a helper.", HELPER),
-    MetricDef("helper_jobs_running", "gauge", "Jobs that a helper works on.", HELPER),
-    MetricDef("helper_jobs", "counter", "Jobs of a helper that ended.", HELPER),
-    MetricDef("helper_busy_seconds", "counter", "Seconds that these jobs took.", HELPER),
-    MetricDef("helper_waiting_seconds", "counter", "Seconds that jobs waited.", HELPER),
+    MetricDef("helper_jobs_waiting", "gauge", "Jobs waiting for a helper process.", HELPER),
+    MetricDef("helper_jobs_running", "gauge", "Jobs running in helper processes.", HELPER),
+    MetricDef("helper_jobs", "counter", "Finished jobs.", HELPER),
     MetricDef(
-        "helper_timeouts", "counter", "Jobs that exceeded a limit of time or memory.", HELPER
+        "helper_busy_seconds", "counter", "Total run time of finished jobs in seconds.", HELPER
     ),
-    MetricDef("helper_refusals", "counter", "Jobs refused because too many waited.", HELPER),
+    MetricDef("helper_waiting_seconds", "counter", "Total queue time of jobs in seconds.", HELPER),
+    MetricDef(
+        "helper_timeouts", "counter", "Jobs that exceeded their time or memory limit.", HELPER
+    ),
+    MetricDef("helper_refusals", "counter", "Jobs rejected because the queue was full.", HELPER),
     MetricDef(
         "helper_restarts",
         "counter",
         "Jobs requeued behind short ones after exceeding their expected time.",
         HELPER,
     ),
-    MetricDef("helper_cache_queries", "counter", "Results looked up before a job.", HELPER),
-    MetricDef("helper_cache_hits", "counter", "Results that were found.", HELPER),
+    MetricDef("helper_cache_queries", "counter", "Lookups in the result cache.", HELPER),
+    MetricDef("helper_cache_hits", "counter", "Hits in the result cache.", HELPER),
     MetricDef(
         "mm_cache_queries",
         "counter",
-        "Images looked up among those that the front ends have made ready.",
+        "Lookups in the cache of processed images.",
         ("model_name",),
         vllm=("mm_cache_queries",),
     ),
     MetricDef(
         "mm_cache_hits",
         "counter",
-        "Images that were found there.",
+        "Hits in the cache of processed images.",
         ("model_name",),
         vllm=("mm_cache_hits",),
     ),
     # how long it took
     _histogram(
-        "time_to_first_token_seconds", FIRST_TOKEN_SECONDS, "From arrival to the first token."
+        "time_to_first_token_seconds", FIRST_TOKEN_SECONDS, "Time from arrival to first token."
     ),
     _histogram(
         "inter_token_latency_seconds",
         TOKEN_SECONDS,
-        "Between two tokens of a request.",
+        "Time between consecutive tokens of a request.",
         vllm=("inter_token_latency_seconds", "time_per_output_token_seconds"),
     ),
     _histogram(
         "request_time_per_output_token_seconds",
         TOKEN_SECONDS,
-        "Mean time per token of a request after its first.",
+        "Mean time per output token of a request, without the first.",
     ),
     _histogram(
-        "e2e_request_latency_seconds", REQUEST_SECONDS, "From arrival to the end of a request."
+        "e2e_request_latency_seconds", REQUEST_SECONDS, "Time from arrival to the end of a request."
     ),
-    _histogram(
-        "request_queue_time_seconds", REQUEST_SECONDS, "Time that a request waited to be scheduled."
-    ),
+    _histogram("request_queue_time_seconds", REQUEST_SECONDS, "Queue time of a request."),
     _histogram(
         "request_prefill_time_seconds",
         REQUEST_SECONDS,
-        "From first being scheduled to the first token.",
+        "Time from first scheduling to first token.",
     ),
-    _histogram("request_decode_time_seconds", REQUEST_SECONDS, "From the first token to the last."),
+    _histogram("request_decode_time_seconds", REQUEST_SECONDS, "Time from first to last token."),
     _histogram(
-        "request_inference_time_seconds", REQUEST_SECONDS, "Prefill and decode time together."
+        "request_inference_time_seconds", REQUEST_SECONDS, "Sum of prefill and decode time."
     ),
     # how large it was
     _histogram("request_prompt_tokens", TOKENS, "Prompt tokens of a request."),
-    _histogram("request_generation_tokens", TOKENS, "Tokens generated for a request."),
+    _histogram("request_generation_tokens", TOKENS, "Generated tokens of a request."),
     _histogram(
-        "request_max_num_generation_tokens",
-        TOKENS,
-        "Tokens generated for a request that asked for one sample.",
+        "request_max_num_generation_tokens", TOKENS, "Generated tokens of a request with n=1."
     ),
-    _histogram("request_params_max_tokens", TOKENS, "max_tokens of a request that set it."),
-    _histogram("request_params_n", SAMPLES, "Samples that a request asked for."),
+    _histogram("request_params_max_tokens", TOKENS, "max_tokens of requests that set it."),
+    _histogram("request_params_n", SAMPLES, "n of a request."),
     _histogram(
         "iteration_tokens",
         STEP_TOKENS,
-        "Prompt and generated tokens of one step, as one front end saw it.",
+        "Prompt and generated tokens per step and front end.",
         vllm=("iteration_tokens_total",),
     ),
     # samples that a scheduler may report, one per step, under the same names in SchedulerStats.extra
     _histogram(
         "kv_block_lifetime_seconds",
         BLOCK_SECONDS,
-        "From a KV block's allocation to its eviction; sampled.",
+        "Time from allocation to eviction of a KV block; sampled.",
     ),
     _histogram(
         "kv_block_idle_before_evict_seconds",
         BLOCK_SECONDS,
-        "From a KV block's last use to its eviction; sampled.",
+        "Time from last use to eviction of a KV block; sampled.",
     ),
     _histogram(
         "kv_block_reuse_gap_seconds",
         BLOCK_SECONDS,
-        "Between two uses of a cached KV block; sampled.",
+        "Time between two uses of a cached KV block; sampled.",
     ),
     # facts
     _info("plugin_info", "A plugin in use.", "kind", "name", "distribution", "version"),
