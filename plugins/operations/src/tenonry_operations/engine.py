@@ -64,7 +64,7 @@ class EngineOperations:
 
     # ------------------------------------------------------------------ sleep
     def sleep(self, level: int = 1) -> None:
-        """Give memory back until `wake_up`. Running requests are computed anew then, from their tokens."""
+        """Release memory until `wake_up`; running requests are recomputed afterwards."""
         _require(self._core, "sleep", "sleep")
         self._forget_computed()
         was_asleep = self._is_asleep

@@ -133,11 +133,11 @@ class Operations(FrontEndHalf):
 
     # ------------------------------------------------------------------ profiles and saving
     async def start_profile(self) -> None:
-        """Begin a profile on every rank."""
+        """Start a profile on every rank."""
         await self.engines.call("start_profile")
 
     async def stop_profile(self) -> None:
-        """End and write it."""
+        """Stop the profile and write it."""
         await self.engines.call("stop_profile")
 
     async def save_sharded_state(

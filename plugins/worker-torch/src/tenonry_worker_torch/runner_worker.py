@@ -51,7 +51,7 @@ class RunnerWorker(Worker):
         return steps.execute(output)
 
     def profile(self, is_start: bool = True) -> None:
-        """Begin a profile of this rank, or end and write it. Raises ConfigError without the option profile_dir."""
+        """Start a profile of this rank, or stop and write it. Raises ConfigError without the option profile_dir."""
         from tenonry_torch_base.traces import RankProfile
 
         if self._profile is None:

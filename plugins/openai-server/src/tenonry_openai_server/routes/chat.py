@@ -32,7 +32,7 @@ _NO_CALLS = (
 
 @router.post(
     "/v1/chat/completions",
-    **describe("Answer in a chat", ChatRequest, ChatResponse, text="text/event-stream"),
+    **describe("Create a chat completion", ChatRequest, ChatResponse, text="text/event-stream"),
 )
 async def chat_completions(request: Request) -> Response:
     """Continue a chat with the assistant's answer."""

@@ -57,7 +57,9 @@ async def engine_result(act: Awaitable[Result]) -> Result:
         raise APIError(409, str(error), code="not_done") from None
 
 
-@router.post("/sleep", **describe("Give memory back", SleepRequest, DoneResponse))
+@router.post(
+    "/sleep", **describe("Put the engines to sleep and release memory", SleepRequest, DoneResponse)
+)
 async def sleep(request: Request) -> Response:
     """Free memory. Level 1: the KV cache; 2: the weights as well. Requests wait, or are rejected, until /wake_up."""
     body = await read_operation(request, SleepRequest)
@@ -65,7 +67,9 @@ async def sleep(request: Request) -> Response:
     return answer(DoneResponse())
 
 
-@router.post("/wake_up", **describe("Take memory again", WakeUpRequest, DoneResponse))
+@router.post(
+    "/wake_up", **describe("Wake the engines up and allocate memory", WakeUpRequest, DoneResponse)
+)
 async def wake_up(request: Request) -> Response:
     """Restore the memory named by `tags`, or all."""
     body = await read_operation(request, WakeUpRequest)
@@ -73,14 +77,14 @@ async def wake_up(request: Request) -> Response:
     return answer(DoneResponse())
 
 
-@router.get("/is_sleeping", **describe("Whether the engines sleep", None, SleepingResponse))
+@router.get("/is_sleeping", **describe("Get the sleep state", None, SleepingResponse))
 async def is_sleeping(request: Request) -> Response:
     """True while weights or KV cache of every engine are away."""
     found = await engine_result(server_state(request).engine.is_sleeping())
     return answer(SleepingResponse(found))
 
 
-@router.post("/pause", **describe("Hold requests", PauseRequest, DoneResponse))
+@router.post("/pause", **describe("Pause requests", PauseRequest, DoneResponse))
 async def pause(request: Request) -> Response:
     """Pause: `keep` suspends all requests, `wait` lets running ones finish, `abort` ends them."""
     body = await read_operation(request, PauseRequest)
@@ -100,7 +104,7 @@ async def pause(request: Request) -> Response:
     return answer(DoneResponse())
 
 
-@router.get("/is_paused", **describe("Whether requests are held", None, PausedResponse))
+@router.get("/is_paused", **describe("Get the pause state", None, PausedResponse))
 async def is_paused(request: Request) -> Response:
     """True between /pause and /resume."""
     state = server_state(request)
@@ -108,13 +112,13 @@ async def is_paused(request: Request) -> Response:
     return answer(PausedResponse(state.engine.is_paused))
 
 
-@router.get("/server_info", **describe("Settings of the engines", None, ServerInfoResponse))
+@router.get("/server_info", **describe("Get the settings of the engines", None, ServerInfoResponse))
 async def server_info(request: Request) -> Response:
     """Return the operator's settings, without secrets, and without options of plugins, which may contain some."""
     return answer(ServerInfoResponse(__version__, server_state(request).engine.info.usage))
 
 
-@router.post("/abort_requests", **describe("End requests", AbortRequest, DoneResponse))
+@router.post("/abort_requests", **describe("Abort requests", AbortRequest, DoneResponse))
 async def abort_requests(request: Request) -> Response:
     """Abort the named requests, or all; their answers end with the reason `abort`."""
     body = await read_operation(request, AbortRequest)
@@ -134,7 +138,7 @@ def _check_alone(state: ServerState, is_needed: bool, why: str, param: str | Non
         raise bad_request(f"there are {count} API servers: {why}", param, "unsupported")
 
 
-@router.post("/resume", **describe("End /pause", EmptyRequest, DoneResponse))
+@router.post("/resume", **describe("Resume paused requests", EmptyRequest, DoneResponse))
 async def resume(request: Request) -> Response:
     """Resume requests."""
     await read_operation(request, EmptyRequest)
@@ -144,7 +148,7 @@ async def resume(request: Request) -> Response:
 
 @router.post(
     "/reset_prefix_cache",
-    **describe("Forget cached prefixes", ResetPrefixCacheRequest, DoneResponse),
+    **describe("Clear the prefix cache", ResetPrefixCacheRequest, DoneResponse),
 )
 async def reset_prefix_cache(request: Request) -> Response:
     """`done` is false where requests still use blocks."""
@@ -155,7 +159,7 @@ async def reset_prefix_cache(request: Request) -> Response:
     return answer(DoneResponse(await engine_result(resetting)))
 
 
-@router.post("/reset_mm_cache", **describe("Forget processed images", EmptyRequest, DoneResponse))
+@router.post("/reset_mm_cache", **describe("Clear the image cache", EmptyRequest, DoneResponse))
 async def reset_mm_cache(request: Request) -> Response:
     """Clear the cache of inputs that are no text."""
     await read_operation(request, EmptyRequest)
@@ -163,7 +167,7 @@ async def reset_mm_cache(request: Request) -> Response:
     return answer(DoneResponse())
 
 
-@router.post("/start_profile", **describe("Begin a profile", EmptyRequest, DoneResponse))
+@router.post("/start_profile", **describe("Start a profile", EmptyRequest, DoneResponse))
 async def start_profile(request: Request) -> Response:
     """Start a profile of every rank, and of this event loop if `--front-end-profile-dir` names a folder."""
     await read_operation(request, EmptyRequest)
@@ -171,7 +175,9 @@ async def start_profile(request: Request) -> Response:
     return answer(DoneResponse())
 
 
-@router.post("/stop_profile", **describe("End and write it", EmptyRequest, DoneResponse))
+@router.post(
+    "/stop_profile", **describe("Stop the profile and write it", EmptyRequest, DoneResponse)
+)
 async def stop_profile(request: Request) -> Response:
     """Write the profile to the worker's option `profile_dir`, and to `--front-end-profile-dir`."""
     await read_operation(request, EmptyRequest)
@@ -179,7 +185,7 @@ async def stop_profile(request: Request) -> Response:
     return answer(DoneResponse())
 
 
-@router.post("/scale", **describe("Go on with more or fewer engines", ScaleRequest, DoneResponse))
+@router.post("/scale", **describe("Change the number of engines", ScaleRequest, DoneResponse))
 async def scale(request: Request) -> Response:
     """Engines that leave finish their requests first."""
     body = await read_operation(request, ScaleRequest)
@@ -192,7 +198,7 @@ async def scale(request: Request) -> Response:
 
 @router.post(
     "/replace",
-    **describe("Go on with engines that have other settings", ReplaceRequest, DoneResponse),
+    **describe("Replace the engines by ones with other settings", ReplaceRequest, DoneResponse),
 )
 async def replace(request: Request) -> Response:
     """Start new engines next to the running ones and move their requests. A rejected change has no effect."""

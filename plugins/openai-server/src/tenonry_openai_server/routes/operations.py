@@ -38,7 +38,7 @@ def answer(value: Any, status: int = 200, **headers: str) -> Response:
 
 
 @router.head("/health", include_in_schema=False)
-@router.get("/health", **describe("Whether the engine lives", None, StateResponse))
+@router.get("/health", **describe("Health: the engines run", None, StateResponse))
 async def health(request: Request) -> Response:
     """200 while every engine answers, also during a drain and while a dead one restarts; 503 before they have started,
     when one fails, and once they have failed permanently.
@@ -63,7 +63,7 @@ def _reason(error: Exception) -> str:
 
 
 @router.head("/ready", include_in_schema=False)
-@router.get("/ready", **describe("Whether new requests are taken", None, StateResponse))
+@router.get("/ready", **describe("Readiness: the server accepts new requests", None, StateResponse))
 async def ready(request: Request) -> Response:
     """200 while new requests are taken; 503 while the model loads, while no engine serves or a process of one
     is stopped, and during a drain.
@@ -84,7 +84,7 @@ def _shown(phase: Phase) -> str:
     return (Phase.DEAD if phase is Phase.READY else phase).value
 
 
-@router.get("/version", **describe("Version of tenonry", None, VersionResponse))
+@router.get("/version", **describe("Get the version", None, VersionResponse))
 async def version(_: Request) -> Response:
     """The kernel's version."""
     return answer(VersionResponse(__version__))
@@ -121,7 +121,7 @@ async def _cards(request: Request, names: Sequence[str]) -> list[ModelCard]:
 
 
 @router.head("/v1/models", include_in_schema=False)
-@router.get("/v1/models", **describe("Served models", None, ModelList))
+@router.get("/v1/models", **describe("List the served models", None, ModelList))
 async def models(request: Request) -> Response:
     """Return the served names of the model, and those of adapters."""
     state = server_state(request)
@@ -130,7 +130,7 @@ async def models(request: Request) -> Response:
 
 
 @router.head("/v1/models/{name:path}", include_in_schema=False)
-@router.get("/v1/models/{name:path}", **describe("One served model", None, ModelCard))
+@router.get("/v1/models/{name:path}", **describe("Get a served model", None, ModelCard))
 async def model(request: Request, name: str) -> Response:
     """One served name; all of them for a path that ends with its slash."""
     if not name:

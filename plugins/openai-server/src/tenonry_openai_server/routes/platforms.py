@@ -19,11 +19,11 @@ from tenonry_openai_server.routes.operations import answer, health
 
 router = APIRouter()
 router.head("/ping", include_in_schema=False)(health)
-router.get("/ping", **describe("The same as /health", None, StateResponse))(health)
+router.get("/ping", **describe("Same as /health", None, StateResponse))(health)
 router.post("/ping", include_in_schema=False)(health)
 
 
-@router.get("/load", **describe("Number of running requests", None, LoadResponse))
+@router.get("/load", **describe("Get the number of running requests", None, LoadResponse))
 async def load(request: Request) -> Response:
     """Requests of this API server that wait or run."""
     return answer(LoadResponse(server_state(request).engine.num_unfinished_requests))
@@ -31,7 +31,7 @@ async def load(request: Request) -> Response:
 
 @router.post(
     "/invocations",
-    **describe("Answer in a chat, or complete a prompt", CompletionRequest, {"type": "object"}),
+    **describe("Create a chat completion or a completion", CompletionRequest, {"type": "object"}),
 )
 async def invocations(request: Request) -> Response:
     """Answer a body with `messages` as /v1/chat/completions does, and one with `prompt` as /v1/completions."""

@@ -21,7 +21,8 @@ router = APIRouter()
 
 
 @router.post(
-    "/tokenize", **describe("Token ids of a text or a chat", TokenizeRequest, TokenizeResponse)
+    "/tokenize",
+    **describe("Convert a text or a chat to token ids", TokenizeRequest, TokenizeResponse),
 )
 async def tokenize(request: Request) -> Response:
     """Tokenise a prompt as for the model."""
@@ -54,7 +55,9 @@ async def tokenize(request: Request) -> Response:
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
-@router.post("/detokenize", **describe("Text of token ids", DetokenizeRequest, DetokenizeResponse))
+@router.post(
+    "/detokenize", **describe("Convert token ids to text", DetokenizeRequest, DetokenizeResponse)
+)
 async def detokenize(request: Request) -> Response:
     """Convert token ids to text."""
     state = server_state(request)

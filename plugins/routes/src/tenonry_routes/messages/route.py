@@ -57,8 +57,10 @@ def build(context: Any) -> APIRouter:
     chats = context.chats
     errors = Errors(chats)
 
-    answered = context.describe("Answer in Anthropic's form", BODY, text="text/event-stream")
-    counted = context.describe("Tokens of a prompt in Anthropic's form", COUNTED)
+    answered = context.describe(
+        "Create a message (Anthropic Messages API)", BODY, text="text/event-stream"
+    )
+    counted = context.describe("Count the tokens of a message (Anthropic Messages API)", COUNTED)
 
     @router.post("/v1/messages", **answered)
     async def messages(request: Request) -> Response:

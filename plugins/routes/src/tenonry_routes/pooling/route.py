@@ -176,9 +176,9 @@ def build(context: Any) -> APIRouter:
     """The routes; some have a second path without /v1, and /v2/rerank is Cohere's."""
     router = APIRouter()
     routes = PoolingRoutes(context)
-    told = context.describe("Vectors of texts", Embeddings)
+    told = context.describe("Create embeddings", Embeddings)
     router.post("/v1/embeddings", **told)(routes.embeddings)
-    told = context.describe("Numbers of any task that the model serves", Pooling)
+    told = context.describe("Pool a prompt by any supported task", Pooling)
     router.post("/pooling", **told)(routes.pooling)
     router.post("/v1/pooling", include_in_schema=False)(routes.pooling)
     router.post("/v2/rerank", include_in_schema=False)(routes.rerank)

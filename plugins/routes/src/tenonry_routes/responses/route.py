@@ -22,7 +22,7 @@ def build(context: Any) -> APIRouter:
     router = APIRouter()
     chats = context.chats
 
-    told = context.describe("Answer in the form of the Responses API", BODY, text=EVENTS)
+    told = context.describe("Create a response (OpenAI Responses API)", BODY, text=EVENTS)
 
     @router.post("/v1/responses", **told)
     async def responses(request: Request) -> Response:
