@@ -25,6 +25,7 @@ QWEN = {
     "min_pixels": 64, "max_pixels": 4096,
 }  # fmt: skip
 LARGE = 25_000_000
+MAX_BYTES = 3_000_000
 
 
 def file_of(height=24, width=40, seed=0):
@@ -52,7 +53,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def images(folder):
     """Its helper is a fresh interpreter; those of other tests are forks, which import nothing again."""
-    limits = ImageLimits(max_pixels=LARGE, seconds=600.0)
+    limits = ImageLimits(max_bytes=MAX_BYTES, max_pixels=LARGE, seconds=600.0)
     made = TransformersImages(ImageContext(folder, limits), size=2)
     yield made
     made.shutdown()
@@ -101,6 +102,16 @@ def test_a_file_that_is_no_image_names_the_part(images):
     ) as raised:
         images.process(b"no image", "here")
     assert raised.value.param == "here"
+
+
+def test_a_file_above_the_limit_is_rejected_before_it_is_sent(images):
+    before = images.pool.stats.num_lookups
+    with pytest.raises(
+        RequestError, match=r"^here: the image has 3000001 bytes; at most 3000000"
+    ) as raised:
+        images.process(bytes(MAX_BYTES + 1), "here")
+    assert raised.value.param == "here"
+    assert images.pool.stats.num_lookups == before
 
 
 def test_a_client_with_too_many_is_refused(images, monkeypatch):

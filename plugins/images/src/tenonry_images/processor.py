@@ -30,6 +30,7 @@ class TransformersImages(ImageProcessor):
         super().__init__(context)
         limits = context.limits
         self._seconds = limits.seconds
+        self._max_bytes = limits.max_bytes
         workers = Workers(
             "images",
             "tenonry_images.decode_process:DecodeHandler",
@@ -56,6 +57,11 @@ class TransformersImages(ImageProcessor):
         return self._made(data, REDUCED_EDGE, param)
 
     def _made(self, data: bytes, max_edge: int, param: str) -> ProcessedImage:
+        if len(data) > self._max_bytes:
+            raise RequestError(
+                f"{param}: the image has {len(data)} bytes; at most {self._max_bytes} are allowed",
+                param,
+            )
         begin = MAX_EDGE.pack(max_edge)
         key = hashlib.sha256(begin)
         key.update(data)
