@@ -14,6 +14,7 @@ import pytest
 from tenonry_testkit.processes import children_killed
 from tenonry_testkit.residue import RUN_VARIABLE
 
+SECOND_ADDRESS = "127.0.0.2"  # of the second node, on this machine
 ROLES = Path(__file__).with_name("roles")
 HEAD = {
     "num_cpus": 8,
@@ -45,6 +46,16 @@ def ray_settings():
         yield
 
 
+@contextmanager
+def sigterm_handler_kept():
+    """Restore the handler of SIGTERM: `ray.init` and every node install their own, which outlives them."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @pytest.fixture(autouse=True)
 def _settings():
     with ray_settings():
@@ -58,10 +69,8 @@ def connect():
     def run(address, **settings):
         import ray
 
-        before = signal.getsignal(signal.SIGTERM)
-        with ray_settings():
+        with ray_settings(), sigterm_handler_kept():
             ray.init(address=address, log_to_driver=False, **settings)
-        signal.signal(signal.SIGTERM, before)  # Ray's handler stays after `ray.shutdown`
         return ray
 
     return run
@@ -73,7 +82,9 @@ def one_cluster():
     from ray.cluster_utils import Cluster
 
     with children_killed():
-        yield Cluster(initialize_head=True, head_node_args=HEAD)
+        with sigterm_handler_kept():
+            cluster = Cluster(initialize_head=True, head_node_args=HEAD)
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +112,18 @@ def second_cluster():
     """One that the test may break."""
     with one_cluster() as found:
         yield found
+
+
+@pytest.fixture
+def second_node(cluster):
+    """A second node, as large as the first; it may be removed by the test."""
+    with sigterm_handler_kept():
+        node = cluster.add_node(
+            num_cpus=8, object_store_memory=80_000_000, node_ip_address=SECOND_ADDRESS
+        )
+    yield node
+    if node in cluster.worker_nodes:
+        cluster.remove_node(node)
 
 
 @pytest.fixture

@@ -29,7 +29,6 @@ from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("no_actor_left")]
 PATIENCE_S = 60.0  # for hangs: Ray starts processes while other tests run
-SECOND_ADDRESS = "127.0.0.2"
 EXECUTOR = PluginRecord(
     kind="executor", name="instant", target="tenonry_testkit.fakes:InstantExecutor"
 )
@@ -66,17 +65,6 @@ def _role(monkeypatch):
     monkeypatch.setattr(Fleet, "role", "ray_test_roles:run")
 
 
-@pytest.fixture
-def second_node(cluster):
-    """A second node, as large as the first; it may be removed by the test."""
-    node = cluster.add_node(
-        num_cpus=8, object_store_memory=80_000_000, node_ip_address=SECOND_ADDRESS
-    )
-    yield node
-    if node in cluster.worker_nodes:
-        cluster.remove_node(node)
-
-
 @pytest.mark.nightly
 @pytest.mark.timeout(120)
 def test_a_lost_node_is_reported_with_its_engine(cluster, second_node, caplog):
@@ -93,7 +81,8 @@ def test_a_lost_node_is_reported_with_its_engine(cluster, second_node, caplog):
         }
         niceness = os.getpriority(os.PRIO_PROCESS, 0) + 1  # as the nodes were started here
         assert caplog.text.count(f", at niceness {niceness} (") == 2
-        assert [SECOND_ADDRESS in nodes[name] for name in ("engine 0", "engine 1")] == [False, True]
+        second = second_node.node_ip_address
+        assert [second in nodes[name] for name in ("engine 0", "engine 1")] == [False, True]
         cluster.remove_node(second_node, allow_graceful=False)
         assert heard.get(timeout=PATIENCE_S)[:2] == ("engine 1", pids["engine 1"])
         assert f"engine 1 (pid {pids['engine 1']}) on node {nodes['engine 1']} ended" in caplog.text
