@@ -35,10 +35,10 @@ class Tables(Protocol):
 
 
 class PrefixCache:
-    """Digests by request and, in columns over rows (S), the number of published blocks of each row.
+    """Digests by request and, in columns over rows (S), what each row has published.
 
-    offered i32[S]: leading blocks that were published, or found in the cache; due i32[S]: number of known tokens at
-    which the next one can be published; hits i32[S]: leading blocks found in the cache.
+    due i32[S]: end of the first block that was neither published nor found in the cache, in tokens, which have to be
+    known for it; hits i32[S]: leading blocks found in the cache.
     """
 
     def __init__(
@@ -48,7 +48,6 @@ class PrefixCache:
         self._pool = pool
         self.hasher = hasher
         self.hits = np.zeros(num_rows, np.int32)
-        self._offered = np.zeros(num_rows, np.int32)
         self._due = np.full(num_rows, NEVER, np.int32)
         self.chain_of_handle: dict[int, Chain] = {}
         self._chain_of_row: list[Chain] = [[] for _ in range(num_rows)]
@@ -59,24 +58,18 @@ class PrefixCache:
 
         At most `limit` blocks.
         """
-        chain = self.chain(request)
         found: list[int] = []
-        token_ids = np.ascontiguousarray(request.token_ids, np.int32)
-        data = token_ids.data.cast("B")
-        for number in range(limit):
-            if number + 1 == len(chain):
-                self.hasher.extend(chain, data, 0, number + 1)
-            block = self._pool.find(chain[number + 1])
+        for digest in self.digests(request, limit):
+            block = self._pool.find(digest)
             if block is None:
                 break
             found.append(block)
-        return chain, np.array(found, np.intp)
+        return self.chain(request), np.array(found, np.intp)
 
     def enter(self, row: int, chain: Chain, count: int) -> None:
         """Start the row with `count` cached blocks of `chain`, and cache the blocks it computes from now on."""
         self._chain_of_row[row] = chain
         self.hits[row] = count
-        self._offered[row] = count
         self._due[row] = (count + 1) * self._size
 
     def digests(self, request: Request, limit: int) -> Iterator[bytes]:
@@ -132,11 +125,10 @@ class PrefixCache:
         if num_known < self._due[row]:
             return NO_BLOCK_IDS
         size = self._size
-        first = int(self._offered[row])
+        first = int(self._due[row]) // size - 1
         stop = num_known // size
         chain = self.chain_of(rows, row, stop)
         blocks = tables.cache_row(row, first, stop, chain[first + 1 : stop + 1])
-        self._offered[row] = stop
         self._due[row] = (stop + 1) * size
         return blocks
 
@@ -150,7 +142,7 @@ class PrefixCache:
         due = due[:most]
         row = which[due]
         known = num_known[due]
-        first = self._offered[row]
+        first = self._due[row] // size - 1
         stop = known // size
         chains = [self._chain_of_row[each] for each in row.tolist()]
         lengths = [len(chain) for chain in chains]
@@ -163,6 +155,5 @@ class PrefixCache:
         tokens = rows.token_ids[row[:, None], places]
         digests = self.hasher.extend_each(chains, tokens.tobytes())
         blocks = tables.cache_each(row, first, digests)
-        self._offered[row] = stop
         self._due[row] = (stop + 1) * size
         return blocks
