@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel
 
-from tenonry.errors import PluginError, PluginFault, TenonryError, is_interrupt
+from tenonry.errors import PluginError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import NoOptions
 from tenonry.plugin.checks import check_plugin, load_options
@@ -109,15 +109,7 @@ def _bound(policy: Any, question: str, record: PluginRecord) -> Callable[..., An
     method = getattr(policy, question, None) or getattr(SchedulingPolicy(), question)
 
     def ask(*args: Any) -> Any:
-        try:
+        with blamed(record, question):
             return method(*args)
-        except TenonryError:
-            raise
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            raise PluginFault(
-                record.name, record.distribution, record.version, question, error
-            ) from error
 
     return ask
