@@ -35,16 +35,45 @@ CONCERNED = {
     ),
     "grammars": ("test_rows_with_a_grammar_wait_for_it_and_for_their_tokens",),
     "lookups": ("test_hits_are_those_that_requests_start_with",),
+    "manager": (
+        "test_prompts_that_ran_together_are_found",
+        "test_loads_are_used_and_failed_ones_cost_little",
+        "test_blocks_that_are_kept_for_ever_cost_no_request",
+        "test_a_failing_connector_is_named",
+    ),
+    "policy": (
+        "test_one_method_makes_a_policy",
+        "test_a_failing_policy_is_named",
+        "test_a_configuration_is_checked_before_the_start",
+    ),
+    "pool": (
+        "test_prompts_that_ran_together_are_found",
+        "test_the_prefix_cache_keeps_what_was_used_last",
+    ),
+    "prefix": ("test_prompts_that_ran_together_are_found",),
     "results": ("test_log_probabilities_belong_to_their_tokens", "test_stop_ids_end_requests"),
     "rounds": ("test_drafts_add_up", "test_right_in_rounds"),
-    "snapshots": ("test_a_repeated_prompt_is_found", "test_a_snapshot_of_states_changes_no_token"),
+    "scheduler": ("test_a_configuration_is_checked_before_the_start",),
+    "snapshots": (
+        "test_a_repeated_prompt_is_found",
+        "test_prompts_that_ran_together_are_found",
+        "test_the_prefix_cache_keeps_what_was_used_last",
+        "test_a_snapshot_of_states_changes_no_token",
+    ),
     "transfers": (
+        "test_loads_are_used_and_failed_ones_cost_little",
+        "test_blocks_that_are_kept_for_ever_cost_no_request",
+        "test_a_failing_connector_is_named",
         "test_a_kv_connector_changes_no_token",
         "test_hits_are_those_that_requests_start_with",
         "test_a_kv_connector_suits_the_model",
     ),
     "whole": ("test_no_step_ends_in_a_piece_that_must_stay_whole",),
-    "windows": ("test_a_repeated_prompt_is_found", "test_a_window_changes_no_token"),
+    "windows": (
+        "test_a_repeated_prompt_is_found",
+        "test_prompts_that_ran_together_are_found",
+        "test_a_window_changes_no_token",
+    ),
 }
 SEED = 0
 EQUIVALENTS = Path(__file__).with_name("equivalents.json")

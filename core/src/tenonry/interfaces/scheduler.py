@@ -81,6 +81,10 @@ class Scheduler(Plugin[SchedulerContext], ABC):
       or named twice, or another number of tokens. A request ends with what the worker pooled in its last step.
     - A request that has ended leaves nothing behind: neither it nor its handle is referred to any more.
     - A KV connector gets all full blocks of a request that ended by itself, unless a reset or failed row dropped them.
+    - A KV load that fails restarts no unrelated request. A connector that keeps blocks for too long gets no others, and
+      the engine ends with an error that names it if the blocks left are too few for a longest sequence.
+    - `make_stats().extra` has the numbers of the KV connector, and clients get its parameters. An exception in it is a
+      PluginFault that names it and its method, and so for other plugins that the scheduler calls.
     - The same calls and the same clock give the same decisions.
 
     Exceptions end the engine and name the plugin; `add_request` may reject one request with RequestError.

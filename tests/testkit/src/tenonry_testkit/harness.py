@@ -123,11 +123,12 @@ class SchedulerHarness:
     @contextlib.contextmanager
     def _calls(self) -> Iterator[None]:
         """Context of calls of the parts under test; the connector's violations in them are raised first."""
-        with contextlib.ExitStack() as stack:
-            if self.transfer_log is not None:
-                stack.enter_context(self.transfer_log.checked())
-            stack.enter_context(self.guard())
+        with self._checked(), self.guard():
             yield
+
+    def _checked(self) -> contextlib.AbstractContextManager[object]:
+        log = self.transfer_log
+        return contextlib.nullcontext() if log is None else log.checked()
 
     def name_requests(self, name: Callable[[int], str]) -> None:
         """Name later requests `name(number)`."""
@@ -299,11 +300,8 @@ class SchedulerHarness:
         if output.is_empty and self.connector is None:
             return False
         output.connector_metadata = travelled(output.connector_metadata)
-        if self.transfer_log is None:
+        with self._checked():
             answer = self.worker.execute_model(output)
-        else:
-            with self.transfer_log.checked():
-                answer = self.worker.execute_model(output)
         future = DoneFuture(answer) if isinstance(answer, ModelRunnerOutput) else answer
         self.in_flight.append((output, future))
         if isinstance(self.worker, FakeWorker):
@@ -321,6 +319,8 @@ class SchedulerHarness:
         self.validator.answered(result)
         self.step_checker.answered(output, result)
         ended = self.ledger.take(outputs_by_client)
+        if self.transfer_log is not None:
+            self.transfer_log.check_parameters(ended)
         for entry in ended:
             self.validator.ended(entry.handle)
             self.step_checker.ended(entry.handle)

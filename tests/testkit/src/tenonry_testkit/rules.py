@@ -48,6 +48,15 @@ TRANSFERS_END = "a KV connector names in poll, once, every request that waits fo
 TRANSFER_BRINGS = (
     "a KV connector brings the K/V of the request's own tokens before it reports a load as done"
 )
+CLIENT_PARAMETERS = "what a KV connector returns for the client of a request that ended reaches it"
+NAMES_ITS_CONNECTOR = "an exception in a KV connector names the connector and its method"
+LOADS_COUNT = (
+    "a KV load that ends in time is used, and one that fails restarts no unrelated request"
+)
+KEPT_BLOCKS = (
+    "a KV connector that keeps blocks for too long gets no others; the engine serves requests with the blocks that "
+    "are left, or ends with an error that names the connector"
+)
 MATCH_IN_BLOCKS = "match() promises whole blocks and never the last token"
 BLOCKS_IN_USE = "a KV connector touches only blocks of running requests and of its transfers"
 SAME_DECISIONS = "the same calls and the same clock give the same decisions"
@@ -56,6 +65,10 @@ CACHE_IS_PRIVATE = (
     "a cached block is reused only for the same tokens, salt and adapter, and never after a reset"
 )
 FINDS_PREFIXES = "a prompt that was computed before is found in the prefix cache"
+KEEPS_THE_RECENT = "what was used last is the last to leave the prefix cache"
+CHECKED = "an invalid policy is rejected by name, before the start"
+POLICY_FORMS = "any object with a method of a policy is one, with defaults for the others"
+NAMES_ITS_POLICY = "an exception in a policy names the policy and its method"
 
 
 class RuleBroken(AssertionError):

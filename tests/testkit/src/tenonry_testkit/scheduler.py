@@ -34,6 +34,8 @@ from tenonry_testkit.rules import SAME_DECISIONS, RuleBroken
 from tenonry_testkit.scheduler_cache import CacheSuite
 from tenonry_testkit.scheduler_limits import LimitSuite
 from tenonry_testkit.scheduler_numbers import NumberSuite
+from tenonry_testkit.scheduler_policy import PolicySuite
+from tenonry_testkit.scheduler_transfers import TransferSuite
 from tenonry_testkit.search import PHASES, search, search_machine
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
@@ -46,11 +48,11 @@ ROOMY = HarnessSpec(max_num_seqs=4, max_num_batched_tokens=16, num_blocks=40)
 DEPTHS = st.integers(1, 3)
 
 
-class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
+class SchedulerContract(CacheSuite, LimitSuite, NumberSuite, PolicySuite, TransferSuite):
     """Subclass in a test module, name the `scheduler`; `options` are its own, `policy` is for schedulers with policies.
 
     `config` holds further fields of EngineConfig. `effort` multiplies the number of examples of this suite.
-    `caches_prefixes`: True requires cache hits of repeated prompts.
+    `caches_prefixes`: True requires cache hits of repeated prompts, and that the least recently used ones leave first.
     """
 
     scheduler: ClassVar[str | type[Scheduler] | None] = None
@@ -71,13 +73,17 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
     def harness(self, spec: HarnessSpec = ROOMY, **parts: Any) -> SchedulerHarness:
         """Return a fresh engine around the scheduler under test; `parts`: further arguments of `SchedulerHarness`."""
         _, options, name = self._resolved()
-        fields = {**dict(spec.config), **self.config}
-        if self.policy is not None:
-            fields["scheduling_policy"] = PluginChoice.model_validate(self.policy)
-        spec = dataclasses.replace(spec, config=tuple(fields.items()))
+        spec = self._configured(spec)
         return SchedulerHarness(
             self.build, spec, plugin_name=name, options=options, resolve=self._resolve, **parts
         )
+
+    def _configured(self, spec: HarnessSpec) -> HarnessSpec:
+        """Add the suite's `config` and `policy`."""
+        fields = {**dict(spec.config), **self.config}
+        if self.policy is not None:
+            fields["scheduling_policy"] = PluginChoice.model_validate(self.policy)
+        return dataclasses.replace(spec, config=tuple(fields.items()))
 
     @classmethod
     def _resolved(cls) -> tuple[Any, BaseModel, str]:
@@ -335,17 +341,6 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite):
         asked = sends(max_length=8, max_output=30, stops=False)
         self._storm(dataclasses.replace(CRAMPED, max_num_seqs=4), storms(asked), 10)
         self._storm(HarnessSpec(num_blocks=9), storms(asked, resets=True), 10)
-
-    @pytest.mark.parametrize(
-        "how", ["sync", "async", "failing sync", "failing async", "always failing async"]
-    )
-    def test_a_kv_connector_changes_no_token(self, how: str) -> None:
-        """Blocks that are loaded, late, or missing, yield the tokens of a run that computes everything."""
-        self._search(
-            st.tuples(DEPTHS, storms(sends(families=2, max_length=24), aborts=True)),
-            lambda drawn: scenarios_blocks.blocks_come_from_elsewhere(self.harness, how, *drawn),
-            14,
-        )
 
     @pytest.mark.parametrize(
         "depth, windows, slots", [(1, (0, RECURRENT), 2), (2, (RECURRENT,), 3)]

@@ -15,6 +15,13 @@ from tenonry_testkit.fakes.tokens import RECURRENT
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.rules import COUNTS, FINDS_PREFIXES, expect
 from tenonry_testkit.scenarios_blocks import memory_connectors
+from tenonry_testkit.scenarios_cache import (
+    found_after_running_together,
+    found_where_prompts_diverge,
+    recent_prompts_stay,
+    slots_come_back,
+    windows_suffice,
+)
 from tenonry_testkit.scenarios_endings import MakeHarness, play_out
 from tenonry_testkit.scenarios_numbers import OUTGROWS
 from tenonry_testkit.spec import HarnessSpec
@@ -32,6 +39,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "windows in flight": {"windows": (0, 4, 9), "depth": 2},
     "states": {"windows": (0, RECURRENT), "num_state_slots": 8},  # minimum for the prompt
     "states in flight": {"windows": (0, RECURRENT), "num_state_slots": 8, "depth": 2},
+    "states in three steps": {"windows": (0, RECURRENT), "num_state_slots": 8, "depth": 3},
 }
 UNMOVABLE = ((0, RECURRENT), (0, 6), (5,))
 
@@ -44,6 +52,8 @@ GROWING = (
     "one token per block",
     "a window",
 )
+# Those in which many rows run together.
+TOGETHER = ("plain", "one token per block", "windows in flight")
 
 
 class _Engines(Protocol):
@@ -82,6 +92,21 @@ class CacheSuite:
                 expect(repeated >= 20, FINDS_PREFIXES, "{}: {} of 20 tokens", name, repeated)
                 expect(continued >= least, FINDS_PREFIXES, "{}: {} of {}", name, continued, least)
 
+    def test_prompts_that_ran_together_are_found(self: _Engines) -> None:
+        """Rows that fill blocks in the same steps, and prompts with a common beginning, are all found later."""
+        if self.caches_prefixes or (self.caches_prefixes is None and _caches(self.harness)):
+            for name, change in PLACES.items():
+                found_where_prompts_diverge(self.harness, name, change)
+                if name in TOGETHER:
+                    found_after_running_together(self.harness, name, change)
+            slots_come_back(self.harness)
+            windows_suffice(self.harness)
+
+    def test_the_prefix_cache_keeps_what_was_used_last(self: _Engines) -> None:
+        """If `caches_prefixes` is True, the least recently used prompt leaves first."""
+        if self.caches_prefixes:
+            recent_prompts_stay(self.harness)
+
     def test_hits_are_those_that_requests_start_with(self: _Engines) -> None:
         """The statistics and the requests' first events name the same cached tokens, and no preemption is lost."""
         for depth in (1, 2):
@@ -107,6 +132,11 @@ class CacheSuite:
                 continue
             finally:
                 STORES.pop(options.store, None)
+
+
+def _caches(make_harness: MakeHarness) -> bool:
+    """Return True if the plainest engine finds a repeated prompt."""
+    return _found(make_harness, {})[3] > 0
 
 
 def _found(make_harness: MakeHarness, change: dict[str, Any]) -> tuple[int, ...]:

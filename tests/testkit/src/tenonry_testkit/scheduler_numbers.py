@@ -20,12 +20,6 @@ from tenonry_testkit.scenarios_lengths import (
     nothing_waits_for_ever,
     rows_restart,
 )
-from tenonry_testkit.scenarios_loads import (
-    a_failed_row_spoils_no_load,
-    loads_fail_around_a_reset,
-    loads_without_end,
-    resets_are_final,
-)
 from tenonry_testkit.scenarios_memory import nothing_is_kept
 from tenonry_testkit.scenarios_numbers import (
     ADAPTED,
@@ -109,21 +103,6 @@ class NumberSuite:
     def test_rows_restart_for_another_length_class(self: _Engines, depth: int) -> None:
         """Where K of a sequence changes with its length, its row is preempted before, and recomputed."""
         rows_restart(self.harness, depth)
-
-    def test_a_reset_reaches_no_connector(self: _Engines) -> None:
-        """A KV connector receives no block computed before a reset, even if loads are in flight."""
-        resets_are_final(self.harness)
-        loads_fail_around_a_reset(self.harness)
-
-    @pytest.mark.parametrize("depth", [1, 2])
-    def test_a_load_without_end_costs_no_request(self: _Engines, depth: int) -> None:
-        """A KV load that does not end delays its request only, and its blocks stay reserved until it ends."""
-        loads_without_end(self.harness, depth)
-
-    @pytest.mark.parametrize("depth", [2, 3])
-    def test_a_failed_row_spoils_no_load(self: _Engines, depth: int) -> None:
-        """A request that shares blocks of a row does not run on them once the row has failed."""
-        a_failed_row_spoils_no_load(self.harness, depth)
 
     def test_results_that_do_not_fit_are_rejected(self: _Engines) -> None:
         """Too few or too many tokens, rows that are missing, unasked or named twice: PluginError."""

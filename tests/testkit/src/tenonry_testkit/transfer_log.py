@@ -16,13 +16,16 @@ from tenonry.interfaces.kv_connector import BlockStore, KVConnector
 from tenonry.outputs import FinishReason
 from tenonry.request import Request
 from tenonry_testkit.fakes.tokens import TokenModel, text_salt
+from tenonry_testkit.ledger import Entry
 from tenonry_testkit.rules import (
     BLOCKS_IN_USE,
+    CLIENT_PARAMETERS,
     FULL_BLOCKS,
     MATCH_IN_BLOCKS,
     TRANSFER_BRINGS,
     TRANSFERS_END,
     RuleBroken,
+    expect,
 )
 
 
@@ -111,6 +114,7 @@ class TransferLog:
         self._matched: dict[int, tuple[int, bool]] = {}  # handle → last num_computed and "later"
         self._asked_again: dict[int, tuple[Request, int]] = {}  # handle → consecutive None results
         self._under_way: dict[int, list[Transfer]] = {}
+        self._parameters: dict[int, dict[str, Any] | None] = {}  # handle → those for its client
         self._are_lost = False
         self._broken: list[RuleBroken] = []
         scheduler_half, worker_half = halves
@@ -162,6 +166,14 @@ class TransferLog:
         """A row failed, or caches were reset: requests may end without blocks for the connector from now on."""
         self._are_lost = True
 
+    def check_parameters(self, ended: Iterable[Entry]) -> None:
+        """Check that the clients of these requests received what `finished` returned for them. Raises RuleBroken."""
+        for entry in ended:
+            sent = entry.finished.kv_transfer_params if entry.finished is not None else None
+            wanted = self._parameters.pop(entry.handle, None)
+            detail = "the client of {} got {}; finished() returned {}"
+            expect(sent == wanted, CLIENT_PARAMETERS, detail, entry, sent, wanted)
+
     # ------------------------------------------------------------------ scheduler half
     def _match(
         self, call: Callable[..., Any], request: Request, num_computed: int
@@ -205,6 +217,7 @@ class TransferLog:
         if request.finish_reason in (FinishReason.LENGTH, FinishReason.STOP):
             self._check_finished(request, block_ids)
         keep, parameters = call(request, block_ids)
+        self._parameters[request.handle] = parameters
         if keep:
             transfer = Transfer(request, block_ids)
             self._under_way.setdefault(request.handle, []).append(transfer)

@@ -22,7 +22,8 @@ class MemoryOptions(PluginOptions):
     """`store`: name of a shared store. `asynchronous`: a load takes `delay_polls` steps and the request waits for it.
 
     `num_undecided`: number of requests whose first `match` returns None, for a repeated call. `fail_loads`: number of
-    loads that fail, after overwriting the blocks with garbage, as a broken transfer may.
+    loads that fail, after overwriting the blocks with garbage, as a broken transfer may. `holds_saves`: saves keep their
+    blocks until `hurry`.
     """
 
     store: str = "default"
@@ -30,6 +31,7 @@ class MemoryOptions(PluginOptions):
     delay_polls: int = 2
     fail_loads: int = 0
     num_undecided: int = 0
+    holds_saves: bool = False
 
 
 class MemoryStore:
@@ -67,6 +69,8 @@ class MemoryConnector(KVConnector):
         self._failures_left = self.options.fail_loads
         self._undecided: set[int] = set()  # handles whose `match` returned None
         self._delay_polls = self.options.delay_polls
+        self._holds_saves = self.options.holds_saves
+        self._held: list[int] = []
         self.num_promised = 0  # loads
 
     # ------------------------------------------------------------------ scheduler half
@@ -118,6 +122,9 @@ class MemoryConnector(KVConnector):
         self._saves.append([request.handle, missing])
         return True, {"saved_blocks": len(missing)}
 
+    def numbers(self) -> dict[str, float]:
+        return {"promised_loads": float(self.num_promised)}
+
     def reset(self) -> bool:
         self.store.blocks.clear()
         return True
@@ -142,7 +149,7 @@ class MemoryConnector(KVConnector):
             for (name, _), data in zip(pairs, contents, strict=True):
                 self.store.blocks[name] = data
             self.store.num_saved += len(pairs)
-            self._done.append(handle)
+            (self._held if self._holds_saves else self._done).append(handle)
 
     def poll(self) -> tuple[Iterable[int], Iterable[int]]:
         waiting = self._transfers
@@ -161,7 +168,10 @@ class MemoryConnector(KVConnector):
         return done, failed
 
     def hurry(self) -> None:
-        """Complete all loads with the next poll, current and later ones."""
+        """Complete all transfers with the next poll, current and later ones."""
+        self._holds_saves = False
+        self._done += self._held
+        self._held = []
         self._delay_polls = 0
         self._transfers = [(0, job, fails) for _, job, fails in self._transfers]
 

@@ -1,0 +1,208 @@
+"""KV connector scenarios of the scheduler suite: loads that succeed or fail, faults, and kept blocks. Test process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tenonry.errors import PluginError, PluginFault
+from tenonry_testkit.fakes.connector import STORES, MemoryConnector, MemoryOptions
+from tenonry_testkit.harness import SchedulerHarness
+from tenonry_testkit.rules import KEPT_BLOCKS, LOADS_COUNT, NAMES_ITS_CONNECTOR, expect
+from tenonry_testkit.scenarios_blocks import memory_connectors
+from tenonry_testkit.scenarios_endings import MakeHarness
+from tenonry_testkit.spec import HarnessSpec
+from tenonry_testkit.traffic import Send, send
+
+STORE = "scheduler contract"
+LONG = Send(family=1, length=17)
+METHODS = ("match", "allocated", "build_metadata", "finished", "numbers")
+MAX_TURNS = 700  # of a second each
+IDLE_TURNS, IDLE_S = 100, 100.0
+
+
+class Interrupted(BaseException):
+    """Ends the program, not the connector in which it arrives."""
+
+
+@contextlib.contextmanager
+def _store(make_harness: MakeHarness, spec: HarnessSpec, *asks: Send) -> Iterator[None]:
+    """A store with the blocks of some requests, which another engine has computed."""
+    STORES.pop(STORE, None)
+    try:
+        filler = make_harness(spec, connectors=memory_connectors(spec, MemoryOptions(store=STORE)))
+        for ask in asks:
+            send(filler, ask)
+        filler.drain()
+        yield
+    finally:
+        STORES.pop(STORE, None)
+
+
+def _engine(
+    make_harness: MakeHarness, spec: HarnessSpec, **options: Any
+) -> tuple[SchedulerHarness, tuple[MemoryConnector, MemoryConnector]]:
+    halves = memory_connectors(spec, MemoryOptions(store=STORE, **options))
+    return make_harness(spec, connectors=halves), halves
+
+
+def loads_are_used(make_harness: MakeHarness, depth: int) -> None:
+    """Loads of one and of several steps succeed, also after a match that is repeated; the request starts with them."""
+    spec = HarnessSpec(depth=depth, num_blocks=40)
+    hows: tuple[dict[str, Any], ...] = (
+        {}, {"asynchronous": True}, {"asynchronous": True, "delay_polls": 4}, {"num_undecided": 2},
+    )  # fmt: skip
+    for how in hows:
+        with _store(make_harness, spec, LONG):
+            harness, halves = _engine(make_harness, spec, **how)
+            other = send(harness, Send(family=2, length=9, max_tokens=20))
+            harness.turn()
+            entry = send(harness, LONG)
+            harness.drain()
+            if halves[0].num_promised:
+                cached = entry.num_cached or 0
+                detail = "{}: {} of 16 tokens are loaded"
+                expect(cached >= 16, LOADS_COUNT, detail, how, cached)
+                _expect_no_restart(other, how)
+
+
+def failed_loads_cost_little(make_harness: MakeHarness, depth: int) -> None:
+    """A load fails while others run and load, which found nothing in the prefix cache: they do not restart."""
+    spec = HarnessSpec(depth=depth, num_blocks=60)
+    for is_asynchronous in (False, True):
+        with _store(make_harness, spec, LONG, Send(family=3, length=13)):
+            how = {"asynchronous": is_asynchronous, "fail_loads": 1}
+            harness, _ = _engine(make_harness, spec, **how)
+            others = [send(harness, Send(family=2, length=9, max_tokens=20))]
+            harness.turn()
+            send(harness, LONG)
+            harness.turn()
+            others.append(send(harness, Send(family=3, length=13)))
+            harness.drain()
+            for entry in others:
+                _expect_no_restart(entry, how)
+
+
+def _expect_no_restart(entry: Any, how: dict[str, Any]) -> None:
+    count = entry.finished.num_preemptions
+    expect(not count, LOADS_COUNT, "{}: {} restarted {} times", how, entry, count)
+
+
+def faults_name_the_connector(make_harness: MakeHarness, method: str) -> None:
+    """Let a method of the connector raise; errors of the project's own and interrupts pass unchanged."""
+    spec = HarnessSpec(num_blocks=40)
+    for error in (KeyError("on purpose"), PluginError("on purpose"), Interrupted()):
+        with _store(make_harness, spec, LONG):
+            halves = memory_connectors(spec, MemoryOptions(store=STORE))
+            calls: list[object] = []
+
+            def fail(*args: object, error: BaseException = error, calls: Any = calls) -> None:
+                calls.append(args)
+                raise error
+
+            setattr(halves[0], method, fail)
+            raised: BaseException | None = None
+            try:
+                harness = make_harness(spec, connectors=halves)
+                send(harness, LONG)
+                send(harness, Send(family=2, length=9))
+                harness.drain()
+                harness.scheduler.make_stats()
+            except (KeyError, PluginError, Interrupted) as caught:
+                raised = caught
+            if not calls:
+                continue
+            is_named = raised is error
+            if isinstance(error, KeyError):
+                is_named = (
+                    isinstance(raised, PluginFault)
+                    and raised.call == method
+                    and MemoryConnector.__name__ in raised.plugin
+                )
+            detail = "{!r} in {} became {!r}"
+            expect(is_named, NAMES_ITS_CONNECTOR, detail, error, method, raised)
+
+
+def blocks_are_kept(make_harness: MakeHarness, depth: int) -> None:
+    """A connector keeps four blocks for ever: exactly a longest sequence fits beside them, or not quite."""
+    for spare in (4, 3):
+        least = HarnessSpec().least_blocks()
+        spec = HarnessSpec(depth=depth, max_num_batched_tokens=12, num_blocks=least + spare)
+        with _store(make_harness, spec):
+            harness, halves = _engine(make_harness, spec, holds_saves=True)
+            send(harness, Send(family=1, length=16, max_tokens=1))
+            while harness.ledger.num_live:
+                harness.turn()
+            if harness.transfer_log is None or not harness.transfer_log.transfers:
+                continue
+            _idle(harness)
+            _pass(harness, MAX_TURNS)
+            if spare == 4:
+                _is_left_out(harness)
+                _serve_longest(harness)
+                _is_used_again(harness, halves)
+            else:
+                _expect_fault(harness)
+
+
+def _idle(harness: SchedulerHarness) -> None:
+    """Nothing but the kept blocks is left: the engine goes on stepping for a bounded time."""
+    busy = harness.scheduler.has_requests()
+    expect(
+        busy, KEPT_BLOCKS, "has_requests() is False: no step would learn that the blocks are free"
+    )
+    for _ in range(IDLE_TURNS):
+        harness.turn()
+        harness.clock.advance(IDLE_S)
+    busy = harness.scheduler.has_requests()
+    detail = "has_requests() is True {} s after the last request"
+    expect(not busy, KEPT_BLOCKS, detail, IDLE_TURNS * IDLE_S)
+
+
+def _pass(harness: SchedulerHarness, turns: int) -> None:
+    for _ in range(turns):
+        harness.turn()
+        harness.clock.advance(1.0)
+
+
+def _is_left_out(harness: SchedulerHarness) -> None:
+    """A request that ends after the time limit keeps no further blocks."""
+    assert harness.transfer_log is not None
+    send(harness, Send(family=2, length=8, max_tokens=1))
+    _pass(harness, 10)
+    num_kept = len(harness.transfer_log.transfers)
+    expect(num_kept == 1, KEPT_BLOCKS, "after the time limit it keeps blocks of {}", num_kept)
+
+
+def _serve_longest(harness: SchedulerHarness) -> None:
+    entry = send(harness, Send(family=4, length=28, max_tokens=9))
+    _pass(harness, MAX_TURNS)
+    expect(not entry.is_live, KEPT_BLOCKS, "{} waits, though enough blocks are left", entry)
+
+
+def _is_used_again(
+    harness: SchedulerHarness, halves: tuple[MemoryConnector, MemoryConnector]
+) -> None:
+    """It returns the blocks: requests use it again, and all blocks are free."""
+    halves[1].hurry()
+    harness.drain()
+    harness.reset_prefix_cache()
+    promised = halves[0].num_promised
+    send(harness, Send(family=1, length=17))
+    harness.drain()
+    is_asked = halves[0].num_promised > promised
+    expect(is_asked, KEPT_BLOCKS, "it has returned its blocks, and is not asked for others")
+
+
+def _expect_fault(harness: SchedulerHarness) -> None:
+    """No longest sequence fits any more: the engine ends."""
+    try:
+        entry = send(harness, Send(family=4, length=28, max_tokens=9))
+        _pass(harness, MAX_TURNS)
+    except PluginFault as fault:
+        is_named = MemoryConnector.__name__ in fault.plugin
+        expect(is_named, KEPT_BLOCKS, "the error names {}", fault.plugin)
+        return
+    detail = "{}; {} blocks are too few, and no error names the connector"
+    expect(False, KEPT_BLOCKS, detail, entry, harness.spec.num_blocks - 4)
