@@ -164,14 +164,18 @@ def _found(make_harness: MakeHarness, change: dict[str, Any]) -> tuple[int, ...]
 
 
 def _found_of_running(make_harness: MakeHarness, change: dict[str, Any], num_rows: int) -> int:
-    """Cached tokens of a prompt that continues the answer of the last of some rows that still run."""
+    """Cached tokens of a prompt that continues the answer of the last of some rows that still run.
+
+    It comes when the row knows exactly 16 tokens, whole blocks.
+    """
     harness = make_harness(dataclasses.replace(ROOMY, **change, num_blocks=240))
     rows = [send(harness, Send(family=5 + n, length=9 + n, max_tokens=20)) for n in range(num_rows)]
     last = rows[-1]
-    while len(last.token_ids) < 9 and harness.turn():
+    num_output = 16 - last.num_prompt
+    while len(last.token_ids) < num_output and harness.turn():
         pass
     prompt = last.request.source.prompt_token_ids.tolist()
-    found = harness.add([*prompt, *last.expected.token_ids[:9]], 1)
+    found = harness.add([*prompt, *last.expected.token_ids[:num_output], 1], 1)
     harness.drain()
     return found.num_cached or 0
 
