@@ -136,6 +136,11 @@ class TransferLog:
         return [transfer for some in self._under_way.values() for transfer in some]
 
     @property
+    def was_asked(self) -> bool:
+        """True after the first `match`: the scheduler uses its connector."""
+        return bool(self._matched)
+
+    @property
     def is_waited_for(self) -> bool:
         """True if a request or a block waits for the connector."""
         return bool(self._under_way) or bool(self._unanswered())
