@@ -22,8 +22,8 @@ class MemoryOptions(PluginOptions):
     """`store`: name of a shared store. `asynchronous`: a load takes `delay_polls` steps and the request waits for it.
 
     `num_undecided`: number of requests whose first `match` returns None, for a repeated call. `fail_loads`: number of
-    loads that fail, after overwriting the blocks with garbage, as a broken transfer may. `holds_saves`: saves keep their
-    blocks until `hurry`.
+    loads that fail, after overwriting the blocks with garbage, as a broken transfer may. `holds_saves`: saves keep
+    their blocks until `hurry`.
     """
 
     store: str = "default"
