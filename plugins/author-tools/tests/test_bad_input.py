@@ -154,7 +154,9 @@ def module_of(kind: str) -> str:
 def file_of(kind: str, bad: Bad) -> str:
     if bad.line:
         return f"{module_of(kind)}.py"
-    return "bad.pth" if kind == "pth" else "METADATA"
+    if kind == "pth":
+        return "bad.pth"
+    return "METADATA" if bad.rule == "PL004" else "entry_points.txt"
 
 
 def test_a_start_names_each(environment: Environment):
@@ -169,7 +171,7 @@ def test_a_start_names_each(environment: Environment):
         ]
         assert found, environment.start
         assert ("error" if bad.is_error else "warning") in found[0]
-        assert file_of(kind, bad) + (f":{bad.line}:" if bad.line else "") in found[0]
+        assert file_of(kind, bad) + (f":{bad.line}:" if bad.line else ":") in found[0]
         assert "; " in found[0]  # the remedy
 
 

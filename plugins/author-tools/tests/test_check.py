@@ -101,6 +101,10 @@ def test_a_bad_module_is_named_with_its_line(name: str, site: TmpPlugins, capsys
     ({"requires": []}, "PL003", "does not require tenonry"),
     ({"entry_points": {}}, "PL002", "names no plugin"),
     ({"entry_points": {"tenonry.stat_loger": {"acme": "acme_logger:Mine"}}}, "PL002", "'tenonry.stat_loger'"),
+    ({"entry_points": {"tenory.stat_loggers": {"acme": "acme_logger:Mine"}}}, "PL002", "'tenory.stat_loggers'"),
+    ({"entry_points": {"tenonry.stat_loggers": {"acme": "acme_logger"}}}, "PL002", "without a class"),
+    ({"entry_points": {"tenonry.stat_loggers": {"acme": "acme_logger:Yours"}}}, "PL101", "defines ['Mine']"),
+    ({"entry_points": {"tenonry.stat_loggers": {"acme": "acme_loger:Mine"}}}, "PL101", "acme_loger"),
     (
         {"entry_points": {"tenonry.stat_loggers": {"console": "acme_logger:Mine"}}},
         "PL006", "tenonry-stat-logger-console",
@@ -114,8 +118,55 @@ def test_bad_metadata_are_named(
     finding = next(each for each in answer["findings"] if each["rule"] == rule)
     assert text in finding["text"]
     assert finding["remedy"]
-    assert str(info) in finding["file"]
+    is_declared = rule in {"PL002", "PL006", "PL101"} and changes["entry_points"]
+    assert Path(finding["file"]) == info / ("entry_points.txt" if is_declared else "METADATA")
+    assert finding["line"] > 0 or changes.get("requires")
     assert answer["grade"] == "F"
+
+
+@pytest.mark.parametrize(("source", "text", "line"), [
+    ("@hookimpl\ndef tenonry_get_schedulr(name): pass\n", "did you mean 'tenonry_get_scheduler'?", 3),
+    ("@hookimpl\ndef tenonry_configured(conf): pass\n", "the argument 'conf' of tenonry_configured", 3),
+    ("def tenonry_configured(config): pass\n", "its function tenonry_configured lacks @hookimpl", 3),
+    ("", "implements no hook", 0),
+])  # fmt: skip
+def test_a_bad_hook_is_named_with_its_line(
+    source: str, text: str, line: int, site: TmpPlugins, capsys
+):
+    points = {"tenonry.plugins": {"acme": "acme_hooks"}}
+    module = "from tenonry.plugin.hookspecs import hookimpl\n" + source
+    site.distribution(
+        "acme", "2.5", requires=BOUNDED, entry_points=points, modules={"acme_hooks": module}
+    )
+    (finding,) = check(capsys, "acme", "--no-suite")["findings"]
+    assert finding["rule"] == "PL201"
+    assert text in finding["text"]
+    assert (Path(finding["file"]).name, finding["line"]) == ("acme_hooks.py", line)
+
+
+def test_a_version_that_is_not_supported_is_not_called_old(site: TmpPlugins, capsys):
+    install(site, GOOD.replace("    def", "    interface_version = 0\n    def"))
+    (finding,) = check(capsys, "acme", "--no-suite")["findings"]
+    assert finding["rule"] == "PL201"
+    assert finding["text"].count("acme_logger.py") == 0  # the finding has the place
+
+
+def test_an_installer_may_spell_the_metadata_folder_in_its_own_way(site: TmpPlugins, capsys):
+    points = {"tenonry.stat_loggers": {"acme": "acme_logger:Mine"}}
+    info = site.distribution(
+        "Acme.Logger", "2.5", requires=BOUNDED, entry_points=points, modules={"acme_logger": GOOD}
+    )
+    info.rename(info.with_name("acme_logger-2.5.dist-info"))
+    site.forget_caches()
+    assert check(capsys, "Acme.Logger", "--no-suite")["findings"] == []
+
+
+def test_a_message_of_several_lines_is_one_line(site: TmpPlugins, capsys):
+    install(site, "raise OSError('no\\nchip')\n")
+    assert main(["plugins", "check", "acme", "--no-suite"]) == 1
+    assert "OSError: no chip; fix the module; `python -c 'import acme_logger'`" in (
+        capsys.readouterr().out
+    )
 
 
 def test_an_entry_point_of_settings_is_known(site: TmpPlugins, capsys):

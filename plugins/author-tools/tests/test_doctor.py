@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,18 @@ def test_bad_plugins_are_named(
     assert found[0]["remedy"]
     assert found[0]["file"]
     assert answer["chosen"] == []
+
+
+def test_copies_of_a_plugin_are_listed(site: TmpPlugins, capsys):
+    info = install(site)
+    shutil.copytree(info, info.with_name("acme-3.0.dist-info"))
+    metadata = info.with_name("acme-3.0.dist-info") / "METADATA"
+    metadata.write_text(metadata.read_text().replace("2.5", "3.0"))
+    site.forget_caches()
+    (finding,) = doctor(capsys, "--import-timeout", "60")["findings"]
+    assert (finding["rule"], finding["level"]) == ("PL007", "warning")
+    assert "2.5 (" in finding["text"]
+    assert "3.0 (" in finding["text"]
 
 
 def test_an_outdated_distribution_of_this_project_is_named(site: TmpPlugins, capsys):

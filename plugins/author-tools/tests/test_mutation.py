@@ -116,7 +116,7 @@ def test_files_that_are_no_python_are_skipped(tmp_path: Path):
 def test_a_package_without_tests_has_none_to_run(tmp_path: Path):
     source = tmp_path / "mine/src"
     source.mkdir(parents=True)
-    subject = Subject("mine", "1", [], tmp_path / "mine/pyproject.toml", path=[source])
+    subject = Subject("mine", "1", [], *2 * [tmp_path / "mine/pyproject.toml"], path=[source])
     with pytest.raises(ConfigError, match="there are no tests to run for mine"):
         mutate(subject, 1)
 
@@ -136,7 +136,7 @@ def test_the_number_is_at_least_one(number: str, capsys):
 def test_tests_that_were_cut_off_have_not_passed(end: str, has_passed: bool, tmp_path: Path):
     file = tmp_path / "test_it.py"
     file.write_text(f"def test_it():\n    assert True\n    {end}\n")
-    subject = Subject("mine", "1", [], tmp_path / "pyproject.toml")
+    subject = Subject("mine", "1", [], *2 * [tmp_path / "pyproject.toml"])
     assert passes(subject, file, tmp_path, tmp_path) == has_passed
 
 

@@ -51,7 +51,7 @@ def wrong_class(found: Any, base: Any, point: Point) -> str:
     if version is None or version in supported_versions(base):
         return ""
     return (
-        f"speaks version {version} of the {point.kind} interface; this kernel can drive "
+        f"speaks version {version!r} of the {point.kind} interface; this kernel can drive "
         f"{list(supported_versions(base))}; it stands at {_where(found)}; port it, or install another release"
     )
 

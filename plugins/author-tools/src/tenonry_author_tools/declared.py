@@ -30,7 +30,7 @@ def check_metadata(subject: Subject, points: list[Point]) -> Iterator[Finding]:
         near = difflib.get_close_matches(group, groups, n=1)
         advice = f"write '{near[0]}'" if near else ""
         text = f"nothing reads the group '{group}' of '{name}'"
-        yield Finding(Rule.ENTRY_POINT, label, text, file, subject.line_of(group), advice)
+        yield Finding(Rule.ENTRY_POINT, label, text, *subject.place_of(group), advice)
     if not subject.records and not subject.unknown:
         yield Finding(Rule.ENTRY_POINT, label, "it names no plugin", file, 1)
     for path in subject.pth:
@@ -41,9 +41,9 @@ def check_metadata(subject: Subject, points: list[Point]) -> Iterator[Finding]:
         own = canonicalize_name(subject.name)
         for other in installed(point):
             if other.name == record.name and canonicalize_name(other.distribution) != own:
-                text = f"{record.kind} '{record.name}' is also a name of {other.label()}"
-                line = subject.line_of(record.name)
-                yield Finding(Rule.NAME_TAKEN, label, text, file, line)
+                kind = record.kind.replace("_", " ")
+                text = f"{kind} '{record.name}' is also a name of {other.label()}"
+                yield Finding(Rule.NAME_TAKEN, label, text, *subject.entry_point(record))
 
 
 def _check_bounds(subject: Subject) -> Iterator[Finding]:

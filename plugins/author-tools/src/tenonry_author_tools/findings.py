@@ -87,7 +87,8 @@ class Finding:
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file or "-"
         level = "error" if self.is_error else "warning"
-        return f"{self.rule.id} {level}: {self.distribution}: {place}: {self.text}; {self.remedy}"
+        text = " ".join(self.text.split())  # of an exception, it may have several lines
+        return f"{self.rule.id} {level}: {self.distribution}: {place}: {text}; {self.remedy}"
 
     def record(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -17,7 +17,7 @@ import msgspec
 from tenonry.config import EngineConfig
 from tenonry.info import PluginRecord
 from tenonry.plugin import Point
-from tenonry.plugin.kinds import KINDS
+from tenonry.plugin.kinds import HOOK_MODULES, KINDS
 from tenonry_author_tools.children import run_child
 from tenonry_author_tools.findings import Finding, Rule
 from tenonry_author_tools.subject import Subject
@@ -64,9 +64,15 @@ def check_import(
 
     `versions` gets its kind, with the interface versions of the plugin and of the kernel.
     """
-    answer = probe(subject, record, point, timeout_s)
     words = {"kind": record.kind.replace("_", " "), "name": record.name}
     label = subject.label
+    declared = subject.entry_point(record)
+    if point is not HOOK_MODULES and ":" not in record.target:
+        text = f"{words['kind']} '{record.name}' names the module '{record.target}' without a class"
+        advice = f'write {record.name} = "{record.target}:Class"'
+        yield Finding(Rule.ENTRY_POINT, label, text, *declared, advice)
+        return
+    answer = probe(subject, record, point, timeout_s)
     if "hang" in answer:
         text = f"{words['kind']} '{record.name}' did not finish its import within {timeout_s:g} s"
         yield Finding(Rule.HANG, label, text, *answer["hang"])
@@ -74,18 +80,24 @@ def check_import(
         text = (
             f"{words['kind']} '{record.name}' ended the process that imported it: {answer['died']}"
         )
-        yield Finding(Rule.EXIT, label, text, str(subject.metadata), subject.line_of(record.target))
+        yield Finding(Rule.EXIT, label, text, *declared)
     for event in answer.get("events", ()):
         is_light = record.kind in KINDS or record.kind in LIGHT
         if event["event"] == "heavy" and (answer["is_base_heavy"] or not is_light):
             continue
         text = TEXTS[event["event"]].format(**words, text=event["text"])
-        file = event["file"] or str(subject.metadata)
-        line = event["line"] or subject.line_of(record.target)
-        yield Finding(EVENTS[event["event"]], label, text, file, line)
-    file, line = answer.get("place") or (str(subject.metadata), subject.line_of(record.target))
+        place = (event["file"], event["line"]) if event["file"] else declared
+        advice = ""
+        if event["event"] == "import":
+            module = record.target.partition(":")[0]
+            fault = "module" if event["file"] else "entry point"
+            advice = f"fix the {fault}; `python -c 'import {module}'` repeats the import"
+        yield Finding(EVENTS[event["event"]], label, text, *place, advice)
+    file, line = answer.get("place") or declared
     if problem := answer.get("problem"):
-        yield Finding(Rule.INTERFACE, label, problem, file, line)
+        text = problem.replace(f"; it stands at {file}:{line}", "")
+        yield Finding(Rule.INTERFACE, label, text, file, line)
+        return
     version, current = answer.get("version"), answer.get("current")
     if versions is not None and version is not None and current is not None:
         oldest = versions.get(record.kind, (version, current))
@@ -103,7 +115,8 @@ def _check_settings(
     for name in settings:
         if name in EngineConfig.model_fields:
             flag = f"--{name.replace('_', '-')}"
-            text = f"setting '{name}' ({flag}) of {record.kind} '{record.name}' is one of tenonry itself"
+            kind = record.kind.replace("_", " ")
+            text = f"setting '{name}' ({flag}) of {kind} '{record.name}' is one of tenonry itself"
             yield Finding(Rule.SETTING_TAKEN, label, text, *place)
 
 

@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from tenonry_author_tools.hooks import hook_fault
 from tenonry_commands.deprecations import deprecations, source_of
 from tenonry_commands.import_watch import HEAVY, Event, ImportWatch, place_of
 
@@ -45,7 +46,7 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
     from tenonry.errors import PluginError
     from tenonry.info import PluginRecord
     from tenonry.plugin.checks import check_plugin
-    from tenonry.plugin.kinds import POINTS
+    from tenonry.plugin.kinds import HOOK_MODULES, POINTS
     from tenonry.plugin.plan import import_target
     from tenonry.point import Point
 
@@ -78,11 +79,16 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
             raise PluginError(f"{record.label()} is not a tenonry.plugin.Point")
     except PluginError as error:
         answer["problem"] = str(error)
+    answer["place"] = source_of(found)
+    if point.group == HOOK_MODULES.group and (fault := hook_fault(found)):
+        answer["problem"], answer["place"] = (
+            f"{record.label()} {fault.text}",
+            source_of(fault.owner),
+        )
     for text, file, line in deprecations(found, base):
         answer["events"].append({"event": "deprecated", "text": text, "file": file, "line": line})
     answer["version"] = getattr(found, "interface_version", None)
     answer["current"] = getattr(base, "interface_version", None)
-    answer["place"] = source_of(found)
     fields = getattr(getattr(found, "Settings", None), "model_fields", {})
     answer["settings"] = {name: repr(field) for name, field in fields.items()}
     return answer

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib.metadata
-import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from packaging.utils import canonicalize_name
 
 from tenonry.errors import ConfigError, PluginNotFound
 from tenonry.info import PluginRecord
@@ -23,7 +25,8 @@ PREFIX = "tenonry"
 
 @dataclass
 class Subject:
-    """A distribution. `metadata`: file that declares it. `path`: folders to import from, besides those of Python.
+    """A distribution. `metadata`: file that declares it, `declared`: the one with its entry points. `path`: folders to
+    import from, besides those of Python.
 
     `records`: its plugins, with the group of each in `groups`. `unknown`: entry points in groups that nothing reads.
     `tests`: folder of its tests, if they are there.
@@ -33,6 +36,7 @@ class Subject:
     version: str
     requires: list[str]
     metadata: Path
+    declared: Path
     path: list[Path] = field(default_factory=list)
     records: list[tuple[PluginRecord, Point]] = field(default_factory=list)
     unknown: list[tuple[str, str]] = field(default_factory=list)
@@ -47,8 +51,15 @@ class Subject:
 
     def line_of(self, text: str) -> int:
         """First line of the metadata file with this text; 0 if there is none."""
-        lines = self.metadata.read_text("utf-8", errors="replace").splitlines()
-        return next((number for number, line in enumerate(lines, 1) if text in line), 0)
+        return _line_of(self.metadata, text)
+
+    def place_of(self, text: str) -> tuple[str, int]:
+        """File with the entry points, and its first line with this text, such as a group; 0 if there is none."""
+        return str(self.declared), _line_of(self.declared, text)
+
+    def entry_point(self, record: PluginRecord) -> tuple[str, int]:
+        """File and line of the entry point of a plugin."""
+        return str(self.declared), _line_of(self.declared, record.name, record.target)
 
     def add_entry_points(
         self, found: Iterable[tuple[str, str, str]], points: Iterable[Point]
@@ -59,8 +70,15 @@ class Subject:
             if point := known.get(group):
                 record = PluginRecord(point.kind, name, target, self.name, self.version)
                 self.records.append((record, point))
-            elif group.startswith(PREFIX) and group != SETTINGS.group:
+            elif group != SETTINGS.group and (
+                group.startswith(PREFIX) or nearest_group(group, known)
+            ):
                 self.unknown.append((group, name))
+
+
+def nearest_group(group: str, known: Iterable[str]) -> str:
+    """Group that was probably meant, or ""."""
+    return next(iter(difflib.get_close_matches(group, [*known], n=1, cutoff=0.85)), "")
 
 
 def find_subject(target: str, points: list[Point]) -> Subject:
@@ -93,21 +111,35 @@ def find_subject(target: str, points: list[Point]) -> Subject:
 
 def read_installed(dist: importlib.metadata.Distribution, points: Iterable[Point]) -> Subject:
     """Read an installed distribution."""
-    stem = re.sub(r"[-.]+", "_", dist.name)
-    info = Path(str(dist.locate_file(""))) / f"{stem}-{dist.version}.dist-info"
+    info = metadata_folder(dist)
     folder = source_folder(dist)
+    project = folder and folder / "pyproject.toml"
     files = [Path(str(file.locate())) for file in dist.files or ()]
     subject = Subject(
         dist.name,
         dist.version,
         [*(dist.requires or ())],
-        info / "METADATA",
+        next((file for file in (info / "METADATA", info / "PKG-INFO") if file.is_file()), info),
+        project if project and project.is_file() else info / "entry_points.txt",
         pth=[] if folder else [file for file in files if _acts_at_start(file)],
         tests=folder / "tests" if folder and (folder / "tests").is_dir() else None,
     )
     found = [(each.group, each.name, _plain(each.value)) for each in dist.entry_points]
     subject.add_entry_points(found, points)
     return subject
+
+
+def metadata_folder(dist: importlib.metadata.Distribution) -> Path:
+    """Folder with the metadata of an installed distribution; installers spell names in several ways."""
+    root = Path(str(dist.locate_file("")))
+    name = canonicalize_name(dist.name)
+    named = [
+        folder
+        for folder in sorted(root.glob("*-info"))
+        if canonicalize_name(folder.stem.partition("-")[0]) == name
+    ]
+    exact = [folder for folder in named if folder.stem.endswith(f"-{dist.version}")]
+    return next(iter((*exact, *named)), root)
 
 
 def read_folder(folder: Path, points: Iterable[Point]) -> Subject:
@@ -134,6 +166,7 @@ def read_folder(folder: Path, points: Iterable[Point]) -> Subject:
         project.get("version", "0"),
         [*project.get("dependencies", ())],
         file,
+        file,
         path=[source.resolve()],
         pth=[each for each in sorted(source.rglob("*.pth")) if ".venv" not in each.parts],
         tests=folder / "tests" if (folder / "tests").is_dir() else None,
@@ -141,6 +174,14 @@ def read_folder(folder: Path, points: Iterable[Point]) -> Subject:
     )
     subject.add_entry_points(found, points)
     return subject
+
+
+def _line_of(file: Path, *texts: str) -> int:
+    """First line of a file with all texts; 0 if there is none, or no such file."""
+    if not file.is_file():
+        return 0
+    lines = enumerate(file.read_text("utf-8", errors="replace").splitlines(), 1)
+    return next((number for number, line in lines if all(text in line for text in texts)), 0)
 
 
 def _acts_at_start(file: Path) -> bool:
