@@ -29,6 +29,7 @@ PAGES = tuple(
         "parser_page",
         "step_table",
         "troubleshooting",
+        "tutorial_packages",
     )
 )
 # The test that runs the commands of a page, with the page's name in brackets, and the pages of the second file.

@@ -35,12 +35,13 @@ from tenonry_decisions.virtual import VirtualEngine
 from tenonry_scheduler_batching.scheduler import BatchingScheduler
 
 HERE = Path(__file__).resolve().parent
-PACKAGE = HERE.parent / "tutorial" / "your-scheduler"
-sys.path.append(str(PACKAGE / "src"))
+TUTORIAL = HERE.parent / "tutorial"
+sys.path.append(str(TUTORIAL / "packages" / "short-prompts" / "src"))
 
 from short_prompts.plugin import ShortPrompts  # noqa: E402 - found by the line above
 
-PAGE = PACKAGE.with_suffix(".md")
+PAGE = TUTORIAL / "your-scheduler.md"
+TRACE = HERE / "your-scheduler-trace.jsonl"
 START, END = "<!-- table: your_scheduler.py -->\n", "<!-- end -->"
 SERVED, SHADOWED = HERE / "your-scheduler-served.svg", HERE / "your-scheduler-shadow.svg"
 MAX_MODEL_LEN = 128
@@ -91,7 +92,7 @@ class Run:
         return Recorder(header, scheduler, [self.chunks[source].append])
 
     def _play(self, engine: VirtualEngine) -> None:
-        lines = [json.loads(line) for line in (PACKAGE / "trace.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in TRACE.read_text().splitlines()]
         arrivals = list(enumerate(lines, start=1))
         while arrivals or engine.has_requests():
             while arrivals and arrivals[0][1]["arrival_time"] <= self._now:

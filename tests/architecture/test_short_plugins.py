@@ -18,7 +18,7 @@ LONGEST = {
     "schedulers/static/src/tenonry_scheduler_static/__init__.py:StaticScheduler": 15,
     "schedulers/prefill-first/src/tenonry_scheduler_prefill_first/__init__.py:PrefillFirstScheduler": 60,
     "schedulers/mlfq/src/tenonry_scheduler_mlfq/__init__.py:MlfqScheduler": 60,
-    "docs/tutorial/your-scheduler/src/short_prompts/plugin.py:ShortPrompts": 60,
+    "docs/tutorial/packages/short-prompts/src/short_prompts/plugin.py:ShortPrompts": 60,
     # On the bare interface, without a library.
     "tests/integration/foreign/foreign_engine/scheduler.py:QueueScheduler": 150,
     "plugins/author-tools/src/tenonry_author_tools/templates/stat_logger/plugin.py.tmpl:$cls": 15,

@@ -66,9 +66,9 @@ def test_navigation_is_that_of_the_index():
         ("[`a`](../../dev.py)", "docs/how-to/x.md", "[`a`](https://host/us/blob/main/dev.py)"),
         ("[a](b/README.md)", "docs/tutorial/b.md", "[a](b/README.md)"),
         (
-            "[a](your-scheduler/README.md)",
+            "[a](packages/short-prompts/README.md)",
             "docs/tutorial/x.md",
-            "[a](https://host/us/blob/main/docs/tutorial/your-scheduler/README.md)",
+            "[a](https://host/us/blob/main/docs/tutorial/packages/short-prompts/README.md)",
         ),
         ("[a](nowhere.md)", "docs/how-to/x.md", "[a](nowhere.md)"),
         ("[a](https://b.test/c)", "docs/how-to/x.md", "[a](https://b.test/c)"),

@@ -89,6 +89,7 @@ AT_NIGHT = {
     "use-with-coding-agents", "use-with-langchain", "use-with-litellm", "use-with-open-webui", "write-a-call-set",
     "write-a-drafter", "write-a-grammar-backend", "write-a-kv-connector", "write-a-load-balancer",
     "write-a-model-pass", "write-a-quantisation", "write-a-recovery", "write-a-runner-feature", "write-a-scheduler",
+    "write-a-scheduler-policy",
     "write-a-stat-logger", "write-an-executor", "write-an-io-processor", "write-step-kernels", "your-scheduler",
 }  # fmt: skip
 
@@ -254,6 +255,8 @@ class Reader:
                 str(self.installed),
             ]
             self.run([sys.executable, "-m", "pip", "install", *offline, arguments[-1]])
+        elif arguments[0] == "cat":
+            self.run(arguments)
         else:
             assert arguments[0] == "curl", f"{line!r} is documented, but this test cannot run it"
             command = self.translate(line).replace("curl", "curl --fail --silent --show-error", 1)

@@ -1,0 +1,1 @@
+"""A KV connector for tenonry that stores blocks in a folder."""

@@ -1,0 +1,1 @@
+"""A scheduling policy for tenonry that favours short prompts."""

@@ -1,0 +1,1 @@
+"""An executor for tenonry that logs slow steps of its one rank."""

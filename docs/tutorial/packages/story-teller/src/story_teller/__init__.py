@@ -1,0 +1,1 @@
+"""An IO processor for tenonry that puts a text before each prompt."""
