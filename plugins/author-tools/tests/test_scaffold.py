@@ -13,6 +13,7 @@ from tenonry.plugin import Point
 from tenonry.version import __version__
 from tenonry_author_tools.scaffold import kinds, package_files, version_range, write_package
 from tenonry_commands.plugins import points
+from tenonry_testkit.suites import SUITES
 
 POINTS = {point.kind: point for point in points() if point.group.startswith("tenonry.")}
 
@@ -33,6 +34,14 @@ def test_files_are_complete(kind: str):
     assert "](badge.svg)" in files["README.md"]
     assert "not checked" in files["badge.svg"]
     assert "plugins check" in files[".github/workflows/ci.yml"]
+
+
+@pytest.mark.parametrize("kind", sorted({*kinds()} & {*SUITES}))
+def test_the_tests_derive_from_the_suite_of_the_kind(kind: str):
+    tests = package_files(POINTS[kind], "short-first")["tests/test_plugin.py"]
+    suite = SUITES[kind]
+    assert f"from {suite.module} import " in tests
+    assert f"{suite.name})" in tests
 
 
 @pytest.mark.parametrize("kind", kinds())
