@@ -14,6 +14,7 @@ import pytest
 from page_reader import ALL_PAGES, AT_NIGHT, DEV_RUN, DOCS, PAGES, ROOT, follow, in_tiers
 
 from tenonry.cli import make_parser
+from tenonry_commands.plugins import points
 
 
 @pytest.mark.timeout(600)
@@ -73,6 +74,18 @@ def test_reference_pages_are_up_to_date(monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.outdated() == [], "run: python docs/reference/generate.py"
+
+
+def test_every_interface_is_on_a_reference_page():
+    """An author needs no source: the members of each interface are on the page of interfaces or of records."""
+    pages = "".join(
+        (ROOT / "docs" / "reference" / name).read_text("utf-8")
+        for name in ("interfaces.md", "records.md")
+    )
+    bases = [point.load_base() for point in points() if point.group.startswith("tenonry.")]
+    names = {f"`{base.__module__}.{base.__qualname__}`" for base in bases if isinstance(base, type)}
+    assert len(names) > 20
+    assert [name for name in sorted(names) if f"\n{name}" not in pages] == []
 
 
 def anchors(page: Path) -> set[str]:

@@ -98,6 +98,9 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True, kw_only=True):
 
     `handles` u64[N]; `token_ids` i32[T]; `offsets` i32[N+1], or empty when each request got exactly one token.
     `finished` requests may or may not be among `handles`; their tokens come first.
+
+    A scheduler fills in `handles`, `token_ids`, `offsets`, `finished`, `scheduled`, and the log-probabilities of
+    requests with `logprobs` or `prompt_logprobs`; the engine sets the rest. `client_of(handle)` is the client.
     """
 
     engine_index: int = 0

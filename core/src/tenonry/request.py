@@ -31,6 +31,10 @@ class Request:
     engine's monotonic clock in seconds, at the caller's `arrival_time` if set. `row` is −1 unless running.
     `max_total_tokens` is its maximum length, prompt included. `source` is the front end's message: sampling parameters,
     tags, cache salt, adapter.
+
+    The scheduler sets `row`, `status`, `num_cached_tokens` (at the first start; −1 before), `num_preemptions`,
+    `finish_reason`, and, when a request leaves its row, `token_ids` and `num_output_tokens`. `key` is its own, for a
+    place in the queue. `BaseScheduler` keeps all of them current.
     """
 
     __slots__ = (

@@ -11,7 +11,8 @@ import msgspec
 class SchedulerStats(msgspec.Struct, array_like=True, kw_only=True):
     """One engine's state after a step. `prefix_cache_*`, `num_preemptions`, `num_steps`, `frames_dropped`,
     `external_prefix_cache_*` (tokens looked up and found by the KV connector) and `num_drafts`, `num_draft_tokens`,
-    `num_accepted_tokens` (drafts for a row, their tokens, and the accepted tokens) count since the previous record.
+    `num_accepted_tokens` (drafts for a row, their tokens, and the accepted tokens) count since the previous record;
+    `num_steps` counts calls of `schedule`.
 
     `extra` carries further numbers of the scheduler.
     """

@@ -16,9 +16,11 @@ from reference_pages.text import NOTICE, signature
 RECORDS = {
     "Every plugin": ["interfaces.plugin:Plugin", "interfaces.plugin:PluginOptions", "info:ModelInfo"],
     "Schedulers and policies": [
-        "request:Request", "messages:EngineCoreRequest", "tenonry_scheduling:BaseScheduler",
-        "tenonry_scheduling:StepBuilder",
-        "tenonry_scheduling:BlockManager",
+        "tenonry_scheduler_batching.policy:SchedulingPolicy", "tenonry_scheduler_batching.policy:AdmissionState",
+        "request:Request", "request:RequestStatus", "messages:EngineCoreRequest", "sampling_params:SamplingParams",
+        "sampling_params:StructuredOutput", "step:Media", "messages:EngineCoreOutputs", "messages:ScheduledOutput",
+        "messages:FinishedOutput", "outputs:FinishReason", "tenonry_scheduling:BaseScheduler",
+        "tenonry_scheduling:StepBuilder", "tenonry_scheduling:BlockManager",
     ],
     "Stat loggers": [
         "stats:StatRecord", "stats:SchedulerStats", "stats:IterationStats", "stats:FinishedRequestStats",
@@ -44,6 +46,44 @@ RECORDS = {
     "Request checks": ["interfaces.request_check:RequestLimits"],
     "Step observers": ["interfaces.step_observer:StepObserver"],
     "Commands": ["interfaces.command:Command"],
+    "Routes": ["tenonry_openai_server.routes.plugins:RouteContext"],
+    "Load balancers": [
+        "tenonry_scale_out.load_balancer:LoadBalancer", "tenonry_scale_out.load_balancer:LoadBalancerContext",
+    ],
+    "Output parsers": [
+        "tenonry_output_parsers.base:OutputParser", "tenonry_output_parsers.base:ParserContext",
+    ],
+    "Drafters": ["tenonry_drafters.base:Drafter", "tenonry_drafters.base:DrafterContext"],
+    "Grammars": [
+        "tenonry_grammars.base:GrammarBackend", "tenonry_grammars.base:GrammarContext",
+        "tenonry_grammars.base:Grammar", "tenonry_grammars.base:Matcher",
+    ],
+    "Image processors": [
+        "tenonry_images.base:ImageProcessor", "tenonry_images.base:ImageContext", "tenonry_images.base:ImageLimits",
+        "tenonry_images.base:ProcessedImage",
+    ],
+    "Logits processors": [
+        "tenonry_torch_base.sampler.processors:LogitsProcessor",
+        "tenonry_torch_base.sampler.processors:ProcessorContext",
+        "tenonry_torch_base.sampler.processors:SampleStep",
+    ],
+    "Runner features": [
+        "tenonry_worker_torch.runner.feature:RunnerFeature", "tenonry_worker_torch.runner.feature:RunnerContext",
+        "tenonry_worker_torch.runner.step:Step",
+    ],
+    "Model passes": [
+        "tenonry_worker_torch.passes.model_pass:ModelPass", "tenonry_worker_torch.passes.model_pass:PassFacts",
+    ],
+    "Step buffers": ["tenonry_torch_base.buffers:StepBuffers"],
+    "Attention backends": [
+        "tenonry_torch_base.attention.base:AttentionBackend", "tenonry_torch_base.attention.base:LayerSpec",
+        "tenonry_torch_base.attention.base:AttentionBatch",
+    ],
+    "Quantisations": [
+        "tenonry_torch_base.quantisations:Quantisation", "tenonry_torch_base.quantisations:QuantisedWeight",
+        "tenonry_torch_base.quantisations:QuantisedLinear",
+    ],
+    "Step kernels": ["tenonry_torch_base.step_kernels:StepKernels"],
 }  # fmt: skip
 
 
@@ -60,10 +100,21 @@ def records_page() -> str:
             module, _, name = target.partition(":")
             path = module if module.startswith("tenonry_") else f"tenonry.{module}"
             cls = getattr(importlib.import_module(path), name)
-            parts += [f"### {name}\n", f"`{path}.{name}`\n", inspect.getdoc(cls) or "", ""]
+            place = f"`{path}.{name}`" + (
+                ", keyword arguments only" if _is_keyword_only(cls) else ""
+            )
+            parts += [f"### {name}\n", f"{place}\n", inspect.getdoc(cls) or "", ""]
             members = [*_fields(cls), *_members(cls)]
             parts += [*(f"- {member}" for member in members), *([""] if members else [])]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _is_keyword_only(cls: type) -> bool:
+    """Return True for a record whose constructor takes no positional argument."""
+    if not issubclass(cls, msgspec.Struct):
+        return False
+    kinds = {each.kind for each in inspect.signature(cls).parameters.values()}
+    return kinds == {inspect.Parameter.KEYWORD_ONLY}
 
 
 def _fields(cls: type) -> list[str]:
@@ -74,7 +125,7 @@ def _fields(cls: type) -> list[str]:
         known = vars(cls)
         slots = [name for name in known.get("__slots__", ()) if not name.startswith("_")]
         hints = [
-            f"{name}: {hint}"
+            f"{name}: {getattr(hint, '__forward_arg__', hint)}"
             for name, hint in known.get("__annotations__", {}).items()
             if name[0] != "_"
         ]

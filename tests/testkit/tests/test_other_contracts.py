@@ -26,6 +26,7 @@ from tenonry_testkit.io_processor import IOProcessorContract
 from tenonry_testkit.outcomes import failing_tests
 from tenonry_testkit.processes import children_killed
 from tenonry_testkit.stat_logger import StatLoggerContract
+from tenonry_testkit.targets import resolve_target
 
 
 # ----------------------------------------------------------------------------------------------------------- executors
@@ -322,3 +323,8 @@ def test_defect_is_found_by_the_test_that_names_it(broken):
     suite = type("Suite", (base,), fields)
     with children_killed():
         assert broken.caught_by in failing_tests(suite, [broken.caught_by])
+
+
+def test_options_that_are_a_method_are_refused_with_the_remedy():
+    with pytest.raises(TypeError, match="write a dict, or make it a property"):
+        resolve_target("stat_logger", RecordingStatLogger, lambda tmp_path: {"path": tmp_path})  # type: ignore[arg-type]

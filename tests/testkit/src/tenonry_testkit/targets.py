@@ -35,6 +35,8 @@ def resolve_target(
         raise TypeError(
             f'this suite names nothing to test; add the line:  {point.kind} = "my_package:MyClass"'
         )
+    if callable(options):
+        raise TypeError("options of this suite is a method; write a dict, or make it a property")
     if isinstance(target, str):
         choice = PluginChoice(name=target, options=options or {})
         cls: Any
