@@ -140,6 +140,16 @@ def test_without_chunks_a_prompt_runs_whole_and_alone_where_it_must(make):
     assert turns(driver, 2) == [[30], [1, 12, 12]]
 
 
+def test_without_chunks_the_others_run_beside_a_prompt_with_too_many_images(make):
+    driver = make(enable_chunked_prefill=False, budget=64)
+    driver.ask(3)
+    assert turns(driver, 1) == [[3]]
+    ask(driver, 30, 4, 4, 4)
+    driver.ask(12)
+    one_by_one = [lambda step: [step.run(each) for each in [*step.waiting, *step.running]]]
+    assert sorted(driver.turn_sizes(one_by_one[0])) == [1, 12, 30]
+
+
 def test_by_default_a_step_encodes_as_many_tokens_as_it_has(make):
     driver = make(max_encoder_tokens=0)
     ask(driver, 20, 4, 2, 3, 3)

@@ -6,6 +6,7 @@ import pytest
 
 from tenonry.outputs import FinishReason
 from tenonry.request import RequestStatus
+from tenonry.step import Adapter
 from tenonry_scheduling import Match
 from tenonry_scheduling.blocks import Transferred
 
@@ -76,6 +77,25 @@ class TestRowsThatWaitForKV:
         (outputs,) = driver.answer(output).values()
         assert [event.handle for event in outputs.scheduled] == [first.handle]
         assert driver.scheduler.lifecycle.arrived == set()
+
+    def test_their_adapter_counts_once(self, make_driver):
+        driver = make_driver(num_blocks=20, max_loras=1)
+        blocks = driver.scheduler.blocks
+        blocks.match = lambda request, row: Match(0, ready=False)
+        blocks.transfers = lambda done, failed: Transferred(list(done), list(failed))
+        request = driver.ask(8, 9, adapter=Adapter("a", "1"))
+        driver.ask(8, 9, adapter=Adapter("b", "2"))
+        counts = {
+            "lora_requests_running:a": 1,
+            "lora_requests_waiting:a": 0,
+            "lora_requests_running:b": 0,
+            "lora_requests_waiting:b": 1,
+        }
+        driver.step(run_everything)
+        assert driver.scheduler.make_stats().extra == counts
+        self.arrive(driver, request)
+        driver.step(run_everything)
+        assert driver.scheduler.make_stats().extra == counts
 
     def test_they_have_started_when_they_ran(self, driver):
         first, second = driver.ask(8, 1), driver.ask(8, 1)

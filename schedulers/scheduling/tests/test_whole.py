@@ -86,15 +86,16 @@ def test_what_a_row_leaves_before_its_image_goes_to_the_others(make):
     assert turns(driver, 2) == [[9, 2, 1], [1, 11]]
 
 
-def test_what_one_row_gives_back_another_may_use():
+def test_a_row_that_may_not_compute_more_ends_before_its_piece():
     whole = WholePieces()
     whole.by_row = {0: [(4, 10)], 1: [(0, 6)]}
     both = np.arange(2)
     start = np.zeros(2, np.int32)
-    rows, count = whole.fit_rows(both, start, np.array([6, 4], np.int32), 0)
-    assert (rows.tolist(), count.tolist()) == ([0, 1], [4, 6])
-    rows, count = whole.fit_rows(both, start, np.array([6, 3], np.int32), 0)
+    wanted = np.array([6, 4], np.int32)
+    rows, count = whole.fit_rows(both, start, wanted, may_extend=False)
     assert (rows.tolist(), count.tolist()) == ([0], [4])
+    rows, count = whole.fit_rows(both, start, wanted, may_extend=True)
+    assert (rows.tolist(), count.tolist()) == ([0, 1], [4, 6])
 
 
 def test_a_row_that_enters_in_an_image_computes_the_rest_of_it(make_driver):

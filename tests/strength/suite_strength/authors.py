@@ -5,16 +5,29 @@ Any process. They count and decide by what the library returns, so that its prom
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel
 
-from tenonry.request import Request
+from suite_strength.expected import ExpectedTokens, spans
+from tenonry.interfaces.scheduler import SchedulerContext
+from tenonry.request import Request, RequestStatus
 from tenonry.stats import SchedulerStats
 from tenonry_scheduler_batching.policy import AdmissionState, SchedulingPolicy
 from tenonry_scheduler_static import StaticScheduler
 from tenonry_scheduling import StepBuilder
+
+NO_LIMIT = 10**9
+STOPPED = (RequestStatus.PREEMPTED, RequestStatus.FINISHED)
+
+
+class _Before(NamedTuple):
+    """Budget of a step before a call."""
+
+    tokens_left: int
+    prompt_logprob_tokens_left: int
 
 
 class OneByOneScheduler(StaticScheduler):
@@ -35,12 +48,30 @@ class CarefulScheduler(StaticScheduler):
     Decodes run together in every second step; what is left runs by itself, prompts of every second request in halves.
     """
 
+    def __init__(self, context: SchedulerContext) -> None:
+        super().__init__(context)
+        self._expected = ExpectedTokens(self)
+        self._was_refused = False  # a request has waited for an image or an adapter
+
+    def started(self, request: Request, row: int, num_computed: int, now: float) -> None:
+        self._expect(request.row == row, "a request started in another row")
+        self._expect(request.handle not in self._expected.entered, "a request started twice")
+        self._expect(now == self.context.clock(), "a request started at another time")
+        self._expect(num_computed == self.rows.num_computed[row], "a request starts elsewhere")
+        self._expected.entered[request.handle] = num_computed
+
+    def stopped(self, request: Request) -> None:
+        self._expect(request.status in STOPPED, f"a request stopped, and is {request.status.name}")
+        del self._expected.entered[request.handle]
+
     def choose(self, step: StepBuilder) -> None:
+        self._expected.begin_step()
         self._look_at_rows(step)
         num_ran = self._run_decodes(step) if self.rows.step % 2 else 0
+        num_ran += self._run_together(step) if self.rows.step % 3 == 0 else 0
         num_ran += self._run_prompts(step)
         if not num_ran:
-            num_ran += step.run_ready()
+            num_ran += self._noted(step, step.run_ready)
         num_ran += self._start(step)
         self.stats_extra["calls_that_ran"] = num_ran
 
@@ -55,16 +86,55 @@ class CarefulScheduler(StaticScheduler):
             used.add(row)
         self._expect(len(used) + step.free_rows == self.rows.size, "a row is neither free nor used")
         self._expect(used >= self.rows.prompt_logprob_rows, "a free row has a prompt")
+        running = {request.handle for request in step.running}
+        self._expect(running == self._expected.entered.keys(), "others run than have started")
 
     def _run_decodes(self, step: StepBuilder) -> int:
         rows = step.ready
         rows = rows[step.num_uncomputed(rows) == 1]
         num_ran = 0
         if len(rows):
-            num_ran += step.run_rows(rows, np.ones(len(rows), np.int32))
+            ones = np.ones(len(rows), np.int32)
+            num_ran += self._noted(step, lambda: step.run_rows(rows, ones))
         if num_ran:
             self._expect(not len(np.intersect1d(rows, step.ready)), "rows that ran are ready")
         return num_ran
+
+    def _run_together(self, step: StepBuilder) -> bool:
+        """Run all that is ready, if its limits leave no more of it than the step has room for."""
+        rows = step.ready
+        if not len(rows):
+            return False
+        images_left, left = self._expected.images_left, step.tokens_left
+        share = step.prompt_logprob_tokens_left
+        uncomputed = step.num_uncomputed(rows).tolist()
+        start = self.rows.num_computed[rows]
+        counts = []
+        for row, wanted in zip(rows.tolist(), uncomputed, strict=True):
+            request, begin = self.rows.request(row), int(self.rows.num_computed[row])
+            count = self._expected.tokens(_Before(NO_LIMIT, share), request, begin, wanted)
+            self._expected.ran(request, begin, begin + count)
+            share -= count * (_wants_prompt(request) and not self._decodes(request))
+            counts.append(count)
+        ran = step.run_rows(rows, np.array(uncomputed))
+        used = (self.rows.num_computed[rows] - start).tolist()
+        if not ran:
+            self._expected.images_left = images_left
+        if not self.blocks.takes_snapshots:
+            is_right = used == counts if ran else not any(used)
+            self._expect(is_right, f"{used} of {counts} tokens ran together: {ran}")
+            self._expect(ran == (0 < sum(counts) <= left) or step.full, f"{counts} ran: {ran}")
+        return ran
+
+    def _noted(self, step: StepBuilder, run: Callable[[], bool]) -> bool:
+        """Run rows, and record the images that they encode."""
+        before = {row: int(self.rows.num_computed[row]) for row in step.ready.tolist()}
+        ran = run()
+        for request in step.running:
+            start, end = before.get(request.row), int(self.rows.num_computed[request.row])
+            if start is not None and start < end:
+                self._expected.ran(request, start, end)
+        return ran
 
     def _run_prompts(self, step: StepBuilder) -> int:
         num_ran = 0
@@ -72,6 +142,7 @@ class CarefulScheduler(StaticScheduler):
             left = step.tokens_left
             half = None if request.handle % 2 or not self.chunked_prefill else 1 + left // 2
             wanted = self._wanted(step, request, half)
+            start = int(self.rows.num_computed[request.row])
             share = step.prompt_logprob_tokens_left
             decodes = request.row >= 0 and self._decodes(request)
             ran = step.run(request, half)
@@ -83,6 +154,7 @@ class CarefulScheduler(StaticScheduler):
             self._expect(ran == (step.tokens_left < left), "a call ran, and took no tokens")
             num_ran += ran
             if ran:
+                self._expected.ran(request, start, start + used)
                 self._expect(not step.run(request), "a request runs twice")
                 self._refused(step, request)
         return num_ran
@@ -97,31 +169,45 @@ class CarefulScheduler(StaticScheduler):
         return stats
 
     def _wanted(self, step: StepBuilder, request: Request, most: int | None) -> int | None:
-        """Tokens that a ready request runs; None where images, states or the share of others may limit them."""
-        source = request.source
-        is_limited = source.media is not None or self.blocks.takes_snapshots
-        if is_limited or _wants_prompt(request) or request.row not in step.ready:
+        """Tokens that a ready request runs; None where a snapshot of its state may limit them."""
+        if self.blocks.takes_snapshots or request.row not in step.ready:
             return None
         uncomputed = int(step.num_uncomputed(np.array([request.row]))[0])
-        if not self.chunked_prefill:
-            return uncomputed if uncomputed <= step.tokens_left else 0
-        return min(uncomputed, most or uncomputed, step.tokens_left)
+        start = int(self.rows.num_computed[request.row])
+        return self._expected.tokens(step, request, start, min(uncomputed, most or uncomputed))
 
     def _fits(self, step: StepBuilder, request: Request) -> bool:
         """Return True if budget, rows and blocks suffice, and nothing else can make the request wait."""
-        lifecycle, context = self.lifecycle, self.context
-        parts = (lifecycle.encoder, lifecycle.adapters, context.kv_connector)
+        context = self.context
         has_grammar = request.source.sampling_params.structured_output is not None
-        if any(part is not None for part in parts) or has_grammar:
+        if context.kv_connector is not None or has_grammar:
             return False
-        if self.blocks.takes_snapshots or step.full:
+        if self.blocks.takes_snapshots or step.full or self._expected.is_refused:
+            return False
+        if not self._may_share(step, request):
             return False
         if _wants_prompt(request) and step.prompt_logprob_tokens_left <= 0:
             return False
+        return self._has_room(step, request)
+
+    def _has_room(self, step: StepBuilder, request: Request) -> bool:
+        """Return True if budget, rows and blocks suffice for all its tokens."""
+        context = self.context
         num_blocks = -(-request.num_tokens // context.kv_cache.block_size)
         num_needed = num_blocks * len(context.kv_cache.groups)
         has_room = step.free_rows > 0 and step.free_blocks >= num_needed and step.tokens_left > 0
         return has_room and (self.chunked_prefill or request.num_tokens <= step.tokens_left)
+
+    def _may_share(self, step: StepBuilder, request: Request) -> bool:
+        """Return True if the images of the request, from any token on, and its adapter fit into the step."""
+        sizes = [stop - begin for begin, stop in spans(request, "spans")]
+        if sum(sizes) > self._expected.images_left or spans(request, "whole"):
+            return False  # for sure
+        adapter, most = request.source.adapter, self.context.config.max_loras
+        if adapter is None or not most:
+            return True
+        others = {each.source.adapter.digest for each in step.running if each.source.adapter}
+        return adapter.digest in others or len(others) < most
 
     def _start(self, step: StepBuilder) -> int:
         num_started = 0
@@ -133,13 +219,51 @@ class CarefulScheduler(StaticScheduler):
             self._refused(step, request)
             free = step.free_rows
             fits = self._fits(step, request)
+            left = step.tokens_left
+            share = step.prompt_logprob_tokens_left
             started = step.run(request)
+            used = left - step.tokens_left
+            if started:
+                self._check_start(step, request, used, left, share)
+            else:
+                self._check_refusal(step, request)
             self._expect(started or not fits, "a request that fits did not start")
             self._expect(not started or step.free_rows == free - 1, "a request started in no row")
             num_started += started
             if step.full:
                 break
         return num_started
+
+    def _check_start(
+        self, step: StepBuilder, request: Request, used: int, left: int, share: int
+    ) -> None:
+        """The request computes as much of its prompt as its limits permit."""
+        start = self._expected.entered[request.handle]
+        before = _Before(left, share)
+        wanted = self._expected.tokens(before, request, start, request.num_tokens - start)
+        is_right = used == wanted or self.blocks.takes_snapshots
+        self._expect(is_right, f"{used} of {wanted} tokens started")
+        self._expected.ran(request, start, start + used)
+
+    def _check_refusal(self, step: StepBuilder, request: Request) -> None:
+        """The step is full, or the request waits for something else, for which it does not close the step at once."""
+        source = request.source
+        config = self.context.config
+        has_limit = bool(config.max_images and source.media is not None)
+        has_limit |= bool(config.max_loras and source.adapter is not None)
+        has_grammar = source.sampling_params.structured_output is not None
+        has_connector = self.context.kv_connector is not None  # which may decide later
+        may_wait = has_limit or has_grammar or has_connector
+        self._expect(
+            has_connector or not step.run(request), "a request that waits runs when asked again"
+        )
+        self._expect(step.full or may_wait, "a request did not fit, but the step is not full")
+        if has_limit and not self._was_refused and self._has_room(step, request):
+            self._expect(
+                not step.full, "the first request that waits for its image closes the step"
+            )
+        self._expected.is_refused |= has_limit
+        self._was_refused |= has_limit
 
     def _refused(self, step: StepBuilder, request: Request) -> None:
         """Neither a request that waits nor one that runs in this step can be preempted."""

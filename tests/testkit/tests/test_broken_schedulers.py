@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import time
@@ -23,6 +24,7 @@ from tenonry_kvcache.transfers import Transfers
 from tenonry_kvcache.windows import WindowTables
 from tenonry_scheduling import BaseScheduler
 from tenonry_scheduling.adapters import AdapterLimit
+from tenonry_scheduling.encoder import EncoderLimit
 from tenonry_scheduling.whole import WholePieces
 from tenonry_testkit.fakes import FakeKVError, ReferenceScheduler, SimpleBlocks
 from tenonry_testkit.outcomes import failing_tests
@@ -220,6 +222,20 @@ class EncodesOncePerRow(ReferenceScheduler):
             self.lifecycle.encoder.begin_step()
             if not step.run(request):
                 break
+
+
+class EncodesHalfAsMuch(ReferenceScheduler):
+    caught_by = "test_limits_delay_only_what_exceeds_them"
+
+    def __init__(self, context):
+        super().__init__(context)
+        config = context.config
+        if config.max_images:
+            self.lifecycle.encoder = EncoderLimit(
+                config.max_encoder_tokens // 2,
+                config.max_num_seqs,
+                chunked_prefill=config.enable_chunked_prefill,
+            )
 
 
 class SamplesInTheMiddle(ReferenceScheduler):
@@ -785,6 +801,26 @@ class TakesRoundsOfAnyLength(ReferenceScheduler):
         super().__init__(context)
         if self._rounds is not None:
             self._rounds._most += 3
+
+
+class MeasuresNoTime(ReferenceScheduler):
+    """Each step has as many tokens as the engine permits, however long they take."""
+
+    caught_by = "test_rounds_have_their_length"
+
+    def __init__(self, context):
+        self.stopped_at = None
+
+        def clock():
+            return context.clock() if self.stopped_at is None else self.stopped_at
+
+        super().__init__(dataclasses.replace(context, clock=clock))
+
+    def schedule(self):
+        self.stopped_at = None
+        output = super().schedule()
+        self.stopped_at = self.context.clock()
+        return output
 
 
 class GoesOnBehindTheWholeRound(ReferenceScheduler):

@@ -58,6 +58,7 @@ class Scheduler(Plugin[SchedulerContext], ABC):
       many as it has tokens), or one image that is larger: those that begin in the computed tokens, and one that a row
       enters in the middle. Without chunked prefill one prompt may have more.
     - No step ends in one of the pieces that `Media.whole` of a request names.
+    - Requests that are together within every limit of a step take no more steps than without what is limited.
     - Steps are numbered from 0, without gaps.
     - A new row has the prompt, delivered tokens, sampling parameters, stop ids, bad words, adapter, features and
       media of its request, also when it comes back after preemption; `Request.new_row` makes it.

@@ -93,7 +93,7 @@ class BlockManager(ABC):
 
         Called with the sizes of prompt chunks, before the columns advance.
         """
-        return num_tokens
+        raise NotImplementedError
 
     def cut_row(self, row: int, num_tokens: int) -> int:
         """As `cut`, for one row."""

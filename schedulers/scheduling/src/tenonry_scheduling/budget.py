@@ -55,14 +55,13 @@ class StepBudget:
     def cut_prompt_logprobs(
         self, rows: Index, wanted: I32, prompt_logprob_rows: Collection[int]
     ) -> tuple[Index, I32]:
-        """As `cut`, for the share of `prompt_logprob_rows`, earlier rows first; other rows keep their tokens."""
+        """As `cut`, for the share of `prompt_logprob_rows`, earlier rows first; other rows keep their tokens.
+
+        Without chunked prefill there are none: their prompts are in no cache, and a request starts with all of it.
+        """
         has_logprobs = np.isin(rows, list(prompt_logprob_rows))
         of_prompts = np.where(has_logprobs, wanted, 0)
-        left = _left_for_each(of_prompts, self.prompt_logprob_tokens_left)
-        if self.chunked_prefill:
-            share = np.minimum(of_prompts, left)
-        else:
-            share = np.where(left > 0, of_prompts, 0)
+        share = np.minimum(of_prompts, _left_for_each(of_prompts, self.prompt_logprob_tokens_left))
         return _without_empty(rows, np.where(has_logprobs, share, wanted))
 
 

@@ -71,14 +71,14 @@ class ChunkLimits:
         if self._encoder is not None and self._encoder.to_encode:
             start = self._rows.num_computed[rows]
             rows, count = self._encoder.cut(rows, start, count)
-        return self.uncut(rows, count, None)
+        return self.uncut(rows, count, may_extend=True)
 
-    def uncut(self, rows: Index, count: I32, spare: int | None) -> tuple[Index, I32]:
-        """Shorten or extend chunks that would end in an indivisible piece; `spare` bounds the total extension."""
+    def uncut(self, rows: Index, count: I32, *, may_extend: bool) -> tuple[Index, I32]:
+        """Shorten chunks that would end in an indivisible piece, or extend them to its end."""
         if not self._whole.by_row:
             return rows, count
         start = self._rows.num_computed[rows]
-        return self._whole.fit_rows(rows, start, count, spare)
+        return self._whole.fit_rows(rows, start, count, may_extend=may_extend)
 
     def advance(self, rows: list[int], num_tokens: list[int]) -> None:
         """Record scheduled tokens; a row whose prompt is computed no longer counts."""

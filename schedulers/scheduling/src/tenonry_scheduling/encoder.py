@@ -93,7 +93,7 @@ class EncoderLimit:
             images = self.to_encode[int(rows[place])]
             begin = int(start[place])
             fits = self._fit(images, begin, int(wanted[place]), left)
-            if fits > 0:
+            if fits:
                 left -= tokens_before(images, begin + fits)
             count[place] = fits
         keep = count.nonzero()[0]
@@ -115,7 +115,8 @@ class EncoderLimit:
         """Number of tokens whose images fit into `left`; all or nothing without chunked prefill."""
         end = start + wanted
         if not self._chunked:
-            fits = left == self._most or tokens_before(images, end) <= left
+            size = tokens_before(images, end)
+            fits = not size or left == self._most or size <= left
             return wanted if fits else 0
         for begin, stop in images:
             if begin >= end:

@@ -86,10 +86,16 @@ class Lifecycle:
             self.adapters.begin(request)
 
     def start(self, request: Request, row: int, num_computed: int, now: float) -> None:
-        """Start the request, already in `row` with its blocks."""
+        """Start a request of the queue, already in `row` with its blocks."""
+        self._leave_queue(request)
+        self._run(request, row, num_computed, now)
+
+    def _leave_queue(self, request: Request) -> None:
         self.waiting.discard(request)
         if self.adapters is not None:
             self.adapters.enter(request)
+
+    def _run(self, request: Request, row: int, num_computed: int, now: float) -> None:
         if self.encoder is not None:
             self.encoder.enter(request, row, num_computed)
             self.whole.enter(request, row, num_computed)
@@ -113,9 +119,7 @@ class Lifecycle:
 
     def wait_for_kv(self, request: Request) -> None:
         """Keep the row of a request that cannot run before `end_transfers` reports its K/V as loaded."""
-        self.waiting.discard(request)
-        if self.adapters is not None:
-            self.adapters.enter(request)
+        self._leave_queue(request)
         request.status = RequestStatus.WAITING_FOR_KV
 
     @property
@@ -154,7 +158,7 @@ class Lifecycle:
             request = self.rows.request(row)
             now = self.context.clock()
             self.rows.num_computed[row] = num_computed
-            self.start(request, row, num_computed, now)
+            self._run(request, row, num_computed, now)
             self.arrived.add(row)
         for row in lost:
             self.preempt(self.rows.request(row), drop=True)

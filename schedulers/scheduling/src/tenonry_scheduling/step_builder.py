@@ -177,8 +177,7 @@ class StepBuilder:
             total = int(count.sum())
             if total > budget.tokens_left:
                 rows, count = budget.cut(rows, count)
-                spare = budget.tokens_left - int(count.sum())
-                rows, count = self._chunks.uncut(rows, count, spare)
+                rows, count = self._chunks.uncut(rows, count, may_extend=False)
                 total = int(count.sum())
             if total == 0:
                 return False

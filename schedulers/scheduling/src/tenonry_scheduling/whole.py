@@ -51,22 +51,17 @@ class WholePieces:
         return uncut(self.by_row.get(row, ()), start, count, left)
 
     def fit_rows(
-        self, rows: Index, start: I32, wanted: I32, spare: int | None
+        self, rows: Index, start: I32, wanted: I32, *, may_extend: bool
     ) -> tuple[Index, I32]:
-        """Return rows that may compute tokens, with their numbers, earlier rows first. `spare`: tokens available beyond
-        `wanted` for all rows together; None for no limit.
+        """Return rows that may compute tokens, with their numbers. `may_extend`: a row may compute more than `wanted`,
+        up to the end of its piece.
         """
         count = wanted.copy()
         for place in np.isin(rows, list(self.by_row)).nonzero()[0].tolist():
             begin = int(start[place])
             had = int(count[place])
             pieces = self.by_row[int(rows[place])]
-            if spare is None:
-                fits = uncut(pieces, begin, had, pieces[-1][1])
-            else:
-                fits = uncut(pieces, begin, had, had + spare)
-                spare += had - fits
-            count[place] = fits
+            count[place] = uncut(pieces, begin, had, pieces[-1][1] if may_extend else had)
         keep = count.nonzero()[0]
         return rows[keep], count[keep]
 

@@ -19,6 +19,12 @@ NO_OVERRUN = "length limits are never overrun"
 NO_CHUNKS = "without chunked prefill a row computes all its tokens in one step"
 NO_PENDING = "without feedback no row with a pending token is scheduled"
 ROUNDS = "a round holds only rows that decode, within max_round_tokens"
+ROUND_LENGTH = (
+    "a scheduler of the library runs as many tokens in a step as were measured to take 5 ms"
+)
+FREE_LIMITS = (
+    "requests within every limit of a step take no more steps than those without its subject"
+)
 NOT_STARVED = "a request waits at most for those ahead of it, plus max_num_seqs more"
 OWN_ORDER = "of two equal requests the one that its order puts first starts first"
 ONE_OUTCOME = "every request reaches exactly one terminal outcome"

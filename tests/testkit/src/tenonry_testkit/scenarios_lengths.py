@@ -76,9 +76,9 @@ def nothing_waits_for_ever(make_harness: MakeHarness) -> None:
             expect(
                 rejected, NEVER_FITS, "{} exceeds {}, but add_request() took it", impossible, name
             )
-            after = harness.add(**fits)
+            after = [harness.add(**fits) for _ in range(2)]
             harness.drain()
-            for entry in (before, after):
+            for entry in (before, *after):
                 how = entry.finished
                 served = how is not None and how.reason is FinishReason.LENGTH
                 expect(served, RIGHT_ENDING, "{} fits {}, but ended with {}", entry, name, how)

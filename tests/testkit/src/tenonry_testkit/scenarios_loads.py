@@ -61,6 +61,23 @@ def loads_fail_around_a_reset(make_harness: MakeHarness) -> None:
         STORES.pop(STORE, None)
 
 
+def arrivals_share_a_step(make_harness: MakeHarness, depth: int) -> None:
+    """Load the beginnings of prompts whose rests exceed a step together, with and without chunked prefill."""
+    for config in ((), (("enable_chunked_prefill", False),)):
+        spec = HarnessSpec(depth=depth, num_blocks=60, max_num_batched_tokens=32, config=config)
+        options = MemoryOptions(store=STORE, asynchronous=True)
+        STORES.pop(STORE, None)
+        try:
+            for length in (9, 31):
+                harness = make_harness(spec, connectors=memory_connectors(spec, options))
+                for family in (1, 2, 3, 4):
+                    send(harness, Send(family=family, length=length, max_tokens=1))
+                    send(harness, Send(family=9, length=1, max_tokens=9 - depth))
+                harness.drain()
+        finally:
+            STORES.pop(STORE, None)
+
+
 def a_failed_row_spoils_no_load(make_harness: MakeHarness, depth: int) -> None:
     """Report the failure of a row while a request that shares its blocks waits for a load."""
     spec = HarnessSpec(depth=depth, num_blocks=40)

@@ -11,6 +11,7 @@ from tenonry.outputs import FinishReason
 from tenonry.step import Adapter
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.rules import RIGHT_ENDING, expect
+from tenonry_testkit.scenarios_costs import limits_are_free
 from tenonry_testkit.scenarios_passing import few_pass
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Abort, Send, Turn, play, send
@@ -43,6 +44,13 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
     "images": (
         HarnessSpec(num_blocks=40, config=ENCODES_6),
         [Send(family=number, length=16, images=(5, 4)) for number in range(5)],
+    ),
+    "indivisible images": (
+        HarnessSpec(num_blocks=40, config=ENCODES_6),
+        [
+            Send(family=number, length=24, images=(5, 4, 6)[number % 2 :], whole=number != 3)
+            for number in range(5)
+        ],
     ),
     "images of whole prompts": (
         HarnessSpec(num_blocks=40, max_num_batched_tokens=32, config=(*ENCODES_6, *WHOLE)),
@@ -111,8 +119,16 @@ class LimitSuite:
                     if number % together == 0:
                         harness.drain()
                 harness.drain()
+            for turns in (1, 2, 3):
+                play(harness, [*asks, Turn(turns), Abort(None)])
+                harness.drain()
             play(harness, [*asks, Turn(2), Abort(0), Turn(1), Abort(2), *asks])
             harness.drain()
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_limits_delay_only_what_exceeds_them(self: _Engines, depth: int) -> None:
+        """Images, adapters and log-probabilities within the limits of a step cost no further step."""
+        limits_are_free(self.harness, depth)
 
     @pytest.mark.parametrize("depth", [1, 2])
     def test_few_pass_a_request_that_waits(self: _Engines, depth: int) -> None:

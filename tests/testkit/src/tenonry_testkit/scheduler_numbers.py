@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 import hypothesis.strategies as st
 import pytest
 
+from tenonry.step import Adapter
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.scenarios_answers import (
     pooled_results_are_delivered,
@@ -28,11 +29,13 @@ from tenonry_testkit.scenarios_numbers import (
     loads_add_up,
     numbers_add_up,
 )
+from tenonry_testkit.scenarios_rounds import rounds_have_their_length
 from tenonry_testkit.search import effort
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Op, Send, Turn, sends, storms
 
 ALWAYS_FAILS = {"asynchronous": True, "fail_loads": 10**9}
+ADAPTED_LOADS = {"asynchronous": True, "config": (("max_loras", 2),)}
 LEAST_ENGINES, MOST_ENGINES = 16, 45
 WAVES = st.lists(storms(sends(families=2, max_length=28), waves=4), min_size=2, max_size=2)
 LOADED: list[Op] = [
@@ -42,6 +45,10 @@ LOADED: list[Op] = [
     Send(family=1, length=13),
     Send(family=3, length=3),
     Send(family=4, length=9, prompt_logprobs=1),
+    *(
+        Send(family=number, length=17, adapter=Adapter("name", f"{number}"))
+        for number in (5, 6, 7, 5)
+    ),
 ]
 SHORT = sends(families=2, max_length=8, max_output=24)
 
@@ -75,7 +82,15 @@ class NumberSuite:
         self._search(WAVES, lambda waves: numbers_add_up(self.harness, adapters, waves), 6)
 
     @pytest.mark.parametrize(
-        "how", [{}, {"asynchronous": True}, {"num_undecided": 3}, {"block_size": 1}, ALWAYS_FAILS]
+        "how",
+        [
+            {},
+            {"asynchronous": True},
+            {"num_undecided": 3},
+            {"block_size": 1},
+            ALWAYS_FAILS,
+            ADAPTED_LOADS,
+        ],
     )
     def test_loads_add_up(self: _Engines, how: dict[str, Any]) -> None:
         """Tokens loaded by a KV connector are counted once, separate from prefix cache hits."""
@@ -90,6 +105,10 @@ class NumberSuite:
         drafts_add_up(self.harness, [decodes, decodes])
         waves = st.lists(storms(SHORT, waves=3), min_size=2, max_size=2)
         self._search(waves, lambda drawn: drafts_add_up(self.harness, drawn), 4)
+
+    def test_rounds_have_their_length(self: _Engines) -> None:
+        """A scheduler of the library runs several tokens in a step as the time per token and the queue permit."""
+        rounds_have_their_length(self.harness)
 
     def test_what_never_fits_is_rejected_alone(self: _Engines) -> None:
         """An impossible request is rejected with RequestError, and one at the limit is served."""

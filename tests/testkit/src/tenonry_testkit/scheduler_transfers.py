@@ -11,6 +11,7 @@ from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.scenarios_blocks import blocks_come_from_elsewhere
 from tenonry_testkit.scenarios_loads import (
     a_failed_row_spoils_no_load,
+    arrivals_share_a_step,
     loads_fail_around_a_reset,
     loads_without_end,
     resets_are_final,
@@ -58,6 +59,7 @@ class TransferSuite:
     @pytest.mark.parametrize("depth", [1, 2])
     def test_a_load_without_end_costs_no_request(self: _Engines, depth: int) -> None:
         """A KV load that does not end delays its request only, and its blocks stay reserved until it ends."""
+        arrivals_share_a_step(self.harness, depth)
         loads_without_end(self.harness, depth)
 
     @pytest.mark.parametrize("depth", [2, 3])

@@ -28,6 +28,7 @@ from tenonry_testkit.fakes.kv_store import LOST, NOBODY, POISON, FakeKVError, Fa
 from tenonry_testkit.fakes.logprobs import prompt_logprobs, token_logprobs
 from tenonry_testkit.fakes.rounds import FakeRounds
 from tenonry_testkit.fakes.state_store import FakeStateStore
+from tenonry_testkit.fakes.step_inputs import check_inputs
 from tenonry_testkit.fakes.tokens import TokenModel, text_salt
 from tenonry_testkit.fakes.worker_options import FakeWorkerOptions, fake_group
 
@@ -192,6 +193,7 @@ class FakeWorker(Worker):
         return done, failed, [] if waits else failed
 
     def _compute(self, output: SchedulerOutput, inputs: StepInputs) -> ModelRunnerOutput:
+        check_inputs(self.state, output, inputs)
         longest = int(inputs.seq_lens.max())
         token_ids = self.state.token_ids[inputs.row, :longest]
         self._mark_failed(inputs)
