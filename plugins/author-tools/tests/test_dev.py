@@ -18,6 +18,7 @@ import pytest
 
 from tenonry.cli import main
 from tenonry.errors import ConfigError, LaunchError
+from tenonry_author_tools import dev
 from tenonry_author_tools.budget import Budget, Ran, Record, read_record
 from tenonry_author_tools.classes import plugin_classes
 from tenonry_author_tools.dev import DevLoop, check_used, class_headers, names_class_of, saves, swap
@@ -96,9 +97,31 @@ def test_a_refusal_of_the_server_is_the_error(http: Any):
         RunningServer("file:///etc/passwd")
 
 
+def test_without_a_key_none_is_sent(http: Any):
+    with pytest.raises(LaunchError, match="answered 409"):
+        RunningServer(url_of(http)).replace()
+    assert [key for _, _, key in http.asked] == [None]
+
+
+@pytest.mark.integration
+def test_a_module_that_hangs_is_named(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr(dev, "IMPORT_S", 0.1)
+    file = tmp_path / "mine.py"
+    file.write_text(GOOD)
+    with closing(DevLoop(file, "", 60.0, tmp_path, None)) as loop:
+        assert not loop.round()
+    assert (
+        "mine.py did not finish its import within 0.1 s; wait for nothing"
+        in capsys.readouterr().out
+    )
+
+
 def test_the_server_must_use_the_file(http: Any):
     check_used(RunningServer(url_of(http)), Path("/somewhere/mine.py"))
-    with pytest.raises(ConfigError, match=r"does not use other\.py: start it with the class"):
+    with pytest.raises(
+        ConfigError,
+        match=r"does not use other\.py: start it with the class and the flag of its kind",
+    ):
         check_used(RunningServer(url_of(http)), Path("other.py"))
 
 

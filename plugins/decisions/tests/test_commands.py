@@ -108,6 +108,24 @@ def test_the_first_key_of_the_variable_is_sent(log, monkeypatch, capsys, variabl
     assert sent == [f"Bearer {key}"]
 
 
+def test_a_missing_key_is_named_with_the_flag(capsys):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(401)
+            self.end_headers()
+            self.wfile.write(b'{"error": {"message": "an API key is needed"}}')
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert main(["explain", "--url", f"http://127.0.0.1:{server.server_port}"]) == 1
+        thread.join()
+    assert capsys.readouterr().err.endswith("returned 401: an API key is needed; give --api-key\n")
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 KEY = "TENONRY_API_KEY"
 POLL_S = 0.2
+IMPORT_S = 20.0
 HANG_S = 60.0  # a run of the suite that takes so much longer than its budget hangs
 EFFORT = "0.05"  # of the suite: a search of seconds, again with each save
 
@@ -81,7 +82,8 @@ def check_used(server: RunningServer, file: Path) -> None:
     """Raises ConfigError unless a setting of the server names a class of this file."""
     if not any(names_class_of(text, file) for text in _texts(server.settings())):
         raise ConfigError(
-            f"{server.url} does not use {file}: start it with the class, such as --scheduler {file}:CLASS"
+            f"{server.url} does not use {file}: start it with the class and the flag of its kind, such as "
+            f"--scheduler {file}:CLASS"
         )
 
 
@@ -167,7 +169,11 @@ class DevLoop:
         if headers == self._headers:
             return
         command = [sys.executable, "-m", "tenonry_author_tools.classes", str(self._file)]
-        done = _run(command, self._budget_s + HANG_S)
+        try:
+            done = _run(command)
+        except subprocess.TimeoutExpired:
+            text = f"{self._file.name} did not finish its import within {IMPORT_S:g} s"
+            raise ConfigError(f"{text}; wait for nothing while it is imported") from None
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["it exited without a message"])[-1]
             raise ConfigError(f"{self._file.name} cannot be imported: {last}")
@@ -209,7 +215,8 @@ def class_headers(file: Path) -> tuple[str, ...]:
         tree = ast.parse(file.read_text("utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
         line = getattr(error, "lineno", 1)
-        raise ConfigError(f"{file.name}:{line}: {type(error).__name__}: {error}") from None
+        reason = getattr(error, "msg", error)
+        raise ConfigError(f"{file.name}:{line}: {type(error).__name__}: {reason}") from None
     return tuple(
         f"{node.name}({', '.join(map(ast.unparse, node.bases))})"
         for node in tree.body
@@ -231,18 +238,15 @@ def swap(server: RunningServer) -> str:
     return f"swapped in {took:.1f} s: {', '.join(changes)} (medians of short probes)"
 
 
-def _run(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    try:
-        return run_child(
-            command,
-            timeout_s,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        )
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"the plugin timed out after {timeout_s:g} s") from None
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return run_child(
+        command,
+        IMPORT_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
 
 
 def _print_line(line: str) -> None:

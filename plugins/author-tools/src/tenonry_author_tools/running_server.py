@@ -20,6 +20,7 @@ from tenonry.errors import ConfigError, LaunchError
 TIMEOUT_S = 600.0
 NUM_PROBES = 8
 PROBE = {"prompt": "Once upon a time", "max_tokens": 24, "stream": True, "ignore_eos": True}
+HINTS = {401: "; give --api-key", 404: "; the server needs --enable-operator-routes and --api-key"}
 
 
 class Latency(NamedTuple):
@@ -97,11 +98,12 @@ class RunningServer:
         self, path: str, body: dict[str, Any] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
         """The response, to be read and parsed within the context."""
+        headers = {"content-type": "application/json"}
+        if self._key:
+            headers["authorization"] = f"Bearer {self._key}"
         try:
             request = urllib.request.Request(  # noqa: S310 - checked above
-                self.url + path,
-                None if body is None else json.dumps(body).encode(),
-                {"content-type": "application/json", "authorization": f"Bearer {self._key}"},
+                self.url + path, None if body is None else json.dumps(body).encode(), headers
             )
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310 - as above
                 yield response
@@ -110,7 +112,8 @@ class RunningServer:
                 f"{self.url}{path} answered {error.code}: {_message(error)}"
             ) from None
         except OSError as error:
-            raise LaunchError(f"{self.url} cannot be reached: {error}; give --url") from None
+            reason = getattr(error, "reason", error)
+            raise LaunchError(f"{self.url} cannot be reached: {reason}; give --url") from None
         except (http.client.HTTPException, ValueError, LookupError, TypeError) as error:
             raise LaunchError(
                 f"{self.url}{path}: invalid response ({type(error).__name__}: {error}); is --url a tenonry server?"
@@ -128,5 +131,4 @@ def _message(error: urllib.error.HTTPError) -> str:
         message = str(json.loads(text)["error"]["message"])
     except (ValueError, LookupError, TypeError):
         message = text[:500]
-    hint = "; the server needs --enable-operator-routes and --api-key" if error.code == 404 else ""
-    return message + hint
+    return message + HINTS.get(error.code, "")

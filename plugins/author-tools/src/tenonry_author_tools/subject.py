@@ -154,7 +154,11 @@ def read_folder(folder: Path, points: Iterable[Point]) -> Subject:
             for group, names in groups.items()
             for key, text in names.items()
         ]
-    except (OSError, KeyError, ValueError, AttributeError) as error:
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error.strerror}; give the folder of a package"
+        ) from error
+    except (KeyError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"{file} is no metadata of a package: {type(error).__name__} {error}"
         ) from error

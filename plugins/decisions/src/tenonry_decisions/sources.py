@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from tenonry_decisions.frames import LIVE, SHADOW
 from tenonry_decisions.recording import Recording, recordings
 
 KEY = "TENONRY_API_KEY"
+HINTS = {401: "; give --api-key", 404: "; the server needs --decision-steps and --route decisions"}
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,5 +125,14 @@ def _fetch(url: str, api_key: str) -> list[bytes]:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ConfigError(f"{url} is unreachable: {error}") from None
     if response.status_code != httpx.codes.OK:
-        raise ConfigError(f"{url} returned {response.status_code}: {response.text:.300}")
+        hint = HINTS.get(response.status_code, "")
+        raise ConfigError(f"{url} returned {response.status_code}: {_message(response.text)}{hint}")
     return [response.content]
+
+
+def _message(text: str) -> str:
+    """Message of an error in the server's shape, or the beginning of any other answer."""
+    try:
+        return str(json.loads(text)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return text[:300]
