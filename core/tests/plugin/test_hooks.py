@@ -268,6 +268,19 @@ class TestHookModules:
         assert str(caught.value).endswith("uninstall it, or disable it: --disable-plugin bad")
         assert PluginManager(PluginPolicy(disable=("bad",)))
 
+    def test_a_misspelt_hook_stops_the_start_with_the_remedy(self, site):
+        source = "from tenonry import hookimpl\n@hookimpl\ndef tenonry_configred(config): ...\n"
+        site.install(
+            "bad-hooks",
+            entry_points={HOOK_MODULES.group: {"bad": "bad_hooks"}},
+            modules={"bad_hooks.py": source},
+        )
+        with pytest.raises(
+            PluginError, match="hook module bad: unknown hook 'tenonry_configred'"
+        ) as caught:
+            PluginManager()
+        assert str(caught.value).endswith("uninstall it, or disable it: --disable-plugin bad")
+
     def test_an_attribute_of_a_module_may_be_the_hook_module(self, acme):
         source = (
             "class H:\n"

@@ -144,6 +144,23 @@ def test_a_bad_hook_is_named_with_its_line(
     assert (Path(finding["file"]).name, finding["line"]) == ("acme_hooks.py", line)
 
 
+def test_the_hooks_of_an_object_are_found(site: TmpPlugins, capsys):
+    points = {"tenonry.plugins": {"acme": "acme_hooks:hooks"}}
+    source = """
+        from tenonry.plugin.hookspecs import hookimpl
+
+        class Hooks:
+            @hookimpl
+            def tenonry_configured(self, config): pass
+
+        hooks = Hooks()
+        """
+    site.distribution(
+        "acme", "2.5", requires=BOUNDED, entry_points=points, modules={"acme_hooks": source}
+    )
+    assert check(capsys, "acme", "--no-suite")["findings"] == []
+
+
 def test_a_version_that_is_not_supported_is_not_called_old(site: TmpPlugins, capsys):
     install(site, GOOD.replace("    def", "    interface_version = 0\n    def"))
     (finding,) = check(capsys, "acme", "--no-suite")["findings"]

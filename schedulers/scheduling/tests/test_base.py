@@ -7,6 +7,7 @@ import pytest
 from tenonry.errors import RequestError
 from tenonry.outputs import FinishReason
 from tenonry.request import RequestStatus
+from tenonry_scheduling import BaseScheduler
 
 
 class TestRefusals:
@@ -179,3 +180,17 @@ def test_an_empty_step_has_a_number_too(make_driver):
     assert [driver.step().step_id for _ in range(3)] == [0, 1, 2]
     output = driver.step()
     assert (len(output.row), len(output.gone), output.new, output.total_tokens) == (0, 0, [], 0)
+
+
+def test_a_constructor_that_is_not_called_is_named(make_driver):
+    class Mine(BaseScheduler):
+        def __init__(self, context):  # without super().__init__(…)
+            self.context = context
+
+        def choose(self, step): ...
+
+    with pytest.raises(AttributeError, match=r"'Mine' .* 'requests'; call super\(\)\.__init__"):
+        Mine(None).has_requests()
+    scheduler = make_driver().scheduler
+    with pytest.raises(AttributeError, match=r"no attribute 'reqests'$"):
+        scheduler.reqests  # noqa: B018

@@ -93,7 +93,7 @@ class PluginManager:
             origin = distribution_of_module(getattr(called.plugin, "__name__", "?"))
             if not isinstance(error, TenonryError):
                 raise PluginFault(name, *origin, hook, error) from error
-            error.args = (f"{error} ({hook} of {name}, {' '.join(origin)})",)
+            error.args = (f"{error} ({hook} of {' '.join((f'{name},', *origin)).rstrip(', ')})",)
             raise
 
     def register(self, module: object, name: str | None = None) -> None:
@@ -120,12 +120,12 @@ class PluginManager:
         for name in sorted(allowed.difference(policy.disable)):
             try:
                 module, entry = resolve_point(HOOK_MODULES, name)
+                if not getattr(module, "is_idle", bool)():
+                    self.register(module, name=name)
+                    self.hook_modules.append(entry)
             except PluginError as error:
                 error.args = (f"{error}; uninstall it, or disable it: --disable-plugin {name}",)
                 raise
-            if not getattr(module, "is_idle", bool)():
-                self.register(module, name=name)
-                self.hook_modules.append(entry)
 
     def resolve(self, kind: str, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
         """Find and check the plugin of a kernel kind: requirements, class, options, configuration."""

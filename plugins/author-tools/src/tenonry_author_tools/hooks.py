@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from tenonry.config import nearest
@@ -20,12 +19,13 @@ class HookFault(NamedTuple):
     owner: Any
 
 
-def hook_fault(module: ModuleType) -> HookFault | None:
-    """First function that no start accepts, or a module without any hook."""
+def hook_fault(module: Any) -> HookFault | None:
+    """First function that no start accepts, or a module, or an object, without any hook."""
     hooks = {name: each for name, each in vars(hookspecs).items() if hasattr(each, SPEC)}
-    marked = [each for each in vars(module).values() if isinstance(getattr(each, MARK, None), dict)]
+    members = [getattr(module, name, None) for name in dir(module)]
+    marked = [each for each in members if isinstance(getattr(each, MARK, None), dict)]
     if not marked:
-        bare = [name for name in hooks if inspect.isfunction(getattr(module, name, None))]
+        bare = [name for name in hooks if inspect.isroutine(getattr(module, name, None))]
         where = f"its function {bare[0]} lacks @hookimpl" if bare else "write one, with @hookimpl"
         owner = getattr(module, bare[0]) if bare else module
         return HookFault(f"implements no hook; {where}", owner)

@@ -167,7 +167,7 @@ class StartWatch(ImportWatch):
             return
         place = place_of(reversed([*traceback.walk_tb(cause.__traceback__)]))
         if isinstance(cause, SyntaxError) and cause.filename:
-            place = Place(cause.filename, cause.lineno or 0)
+            place = Place(cause.filename, cause.lineno or 0, module_of(cause.filename))
         if place.file:
             kind = "exit" if isinstance(cause, SystemExit) else "import"
             self.events.append(Event(kind, f"{type(cause).__name__}: {cause}", place))
@@ -193,8 +193,17 @@ def report(event: Event) -> None:
         origin,
         place.file or "unknown file",
         place.line,
-        TEXTS[event.kind].format(text=event.text),
+        TEXTS[event.kind].format(text=" ".join(event.text.split())),
     )
+
+
+def module_of(file: str) -> str:
+    """Top-level module or package of a source file, which may not be importable; "" outside the path."""
+    folders = [
+        folder for folder in map(Path, filter(None, sys.path)) if folder in Path(file).parents
+    ]
+    nearest = max(folders, key=lambda folder: len(folder.parts), default=None)
+    return "" if nearest is None else Path(file).relative_to(nearest).parts[0].removesuffix(".py")
 
 
 def place_of(lines: Lines) -> Place:

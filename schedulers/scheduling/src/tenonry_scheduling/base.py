@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import RequestError
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
@@ -71,6 +71,14 @@ class BaseScheduler(Scheduler):
             self._rounds = Rounds(self.lifecycle)
         self._num_steps = 0  # since the last call of make_stats
         self._reported_preemptions = 0
+
+    if not TYPE_CHECKING:  # which would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError, which names a missing call of the constructor above."""
+            remedy = "; call super().__init__(context, blocks) first in its constructor"
+            text = f"'{type(self).__name__}' object has no attribute '{name}'"
+            raise AttributeError(text + remedy * ("lifecycle" not in vars(self)))
 
     # ------------------------------------------------------------------ for authors
     @abstractmethod

@@ -20,8 +20,9 @@ from starlette.types import ASGIApp
 
 from tenonry.config import EngineConfig
 from tenonry.errors import PluginError
+from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import PluginSettings
-from tenonry.plugin.manager import resolve_point, settings_of
+from tenonry.plugin.manager import blamed, resolve_point, settings_of
 from tenonry_openai_server.openapi import Request, describe
 from tenonry_openai_server.points import ROUTES
 from tenonry_openai_server.route_settings import route_settings
@@ -95,7 +96,7 @@ def mount_plugins(
         is_at_root = bool(getattr(factory, "at_root", False))
         prefix = "" if is_at_root else f"/plugins/{name}"
         context = RouteContext(name, state, prefix, settings_of(entry))
-        app = _build(factory, context, choice, entry.distribution)
+        app = _build(factory, context, entry)
         if is_at_root:
             own_paths = _include(api, app, choice, paths)
             open_files |= own_paths & set(getattr(factory, "open_paths", ()))
@@ -143,22 +144,16 @@ def mount_name(choice: str) -> str:
 
 
 def _build(
-    factory: Callable[[RouteContext], ASGIApp],
-    context: RouteContext,
-    choice: str,
-    distribution: str,
+    factory: Callable[[RouteContext], ASGIApp], context: RouteContext, entry: PluginRecord
 ) -> ASGIApp:
-    origin = f"route '{choice}'" + (f" ({distribution})" if distribution else "")
     if not callable(factory):
         raise PluginError(
-            f"{origin} is no callable; name a function that takes a RouteContext and returns an app"
+            f"{entry.label()} is no callable; name a function that takes a RouteContext and returns an app"
         )
-    try:
+    with blamed(entry, "the construction of its route"):
         app = factory(context)
-    except Exception as error:
-        raise PluginError(
-            f"{origin} could not be built: {type(error).__name__}: {error}"
-        ) from error
     if not callable(app):
-        raise PluginError(f"{origin} returned {type(app).__name__}, which is no ASGI application")
+        raise PluginError(
+            f"{entry.label()} returned {type(app).__name__}, which is no ASGI application; return an APIRouter"
+        )
     return app
