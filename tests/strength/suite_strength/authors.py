@@ -64,9 +64,19 @@ class CarefulScheduler(StaticScheduler):
         self._expect(request.status in STOPPED, f"a request stopped, and is {request.status.name}")
         del self._expected.entered[request.handle]
 
+    def victim(self, running: list[Request]) -> Request:
+        self._expect(len(running) > 1, "the last request is to be preempted")
+        chosen = super().victim(running)
+        self._expect(chosen is running[-1], "the victim is not the last request")
+        return chosen
+
     def choose(self, step: StepBuilder) -> None:
         self._expected.begin_step()
         self._look_at_rows(step)
+        nothing = np.zeros(0, np.int32)
+        self._expect(not step.run_rows(nothing, nothing), "no rows run")
+        if self.rows.step % 5 == 4:
+            self._run_ready(step)
         num_ran = self._run_decodes(step) if self.rows.step % 2 else 0
         num_ran += self._run_together(step) if self.rows.step % 3 == 0 else 0
         num_ran += self._run_prompts(step)
@@ -125,6 +135,26 @@ class CarefulScheduler(StaticScheduler):
             self._expect(is_right, f"{used} of {counts} tokens ran together: {ran}")
             self._expect(ran == (0 < sum(counts) <= left) or step.full, f"{counts} ran: {ran}")
         return ran
+
+    def _run_ready(self, step: StepBuilder) -> None:
+        """Run all rows; with nothing but budget to limit them, decodes come first and the budget is used up."""
+        rows = step.ready
+        requests = [self.rows.request(row) for row in rows.tolist()]
+        uncomputed = step.num_uncomputed(rows)
+        start = self.rows.num_computed[rows]
+        left = step.tokens_left
+        ran = self._noted(step, step.run_ready)
+        self._expect(ran == (step.tokens_left < left), "run_ready ran, and took no tokens")
+        limits = [each.source.media is not None or _wants_prompt(each) for each in requests]
+        is_limited = self.blocks.takes_snapshots or not self.chunked_prefill or any(limits)
+        if not ran or step.preempted or is_limited:
+            return
+        used = self.rows.num_computed[rows] - start
+        wanted = min(int(uncomputed.sum()), left)
+        self._expect(int(used.sum()) == wanted, f"{used} tokens of {uncomputed} ran, not {wanted}")
+        num_decodes = int((uncomputed == 1).sum())
+        num_ran = int(used[uncomputed == 1].sum())
+        self._expect(num_ran == min(num_decodes, left), "a decode waits for a prompt")
 
     def _noted(self, step: StepBuilder, run: Callable[[], bool]) -> bool:
         """Run rows, and record the images that they encode."""
@@ -253,7 +283,7 @@ class CarefulScheduler(StaticScheduler):
         has_limit |= bool(config.max_loras and source.adapter is not None)
         has_grammar = source.sampling_params.structured_output is not None
         has_connector = self.context.kv_connector is not None  # which may decide later
-        may_wait = has_limit or has_grammar or has_connector
+        may_wait = has_limit or has_grammar or has_connector or self.blocks.takes_snapshots
         self._expect(
             has_connector or not step.run(request), "a request that waits runs when asked again"
         )

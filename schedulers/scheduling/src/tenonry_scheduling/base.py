@@ -90,7 +90,9 @@ class BaseScheduler(Scheduler):
         return request.arrival
 
     def victim(self, running: list[Request]) -> Request:
-        """Return the request to preempt when blocks run out; `running` holds at least two, in start order."""
+        """Return the request to preempt when blocks run out; `running` holds at least two, in start order. By default
+        the last one.
+        """
         return running[-1]
 
     def started(self, request: Request, row: int, num_computed: int, now: float) -> None:

@@ -73,8 +73,7 @@ class Rounds:
         """
         num_rows = len(row)
         return (
-            num_rows > 0
-            and num_rows == output.total_tokens == len(self._lifecycle.requests)
+            num_rows == output.total_tokens == len(self._lifecycle.requests)
             and not output.new
             and (self._is_drafted or not self._rows.logprob_rows)
             and not self._lifecycle.blocks.takes_snapshots

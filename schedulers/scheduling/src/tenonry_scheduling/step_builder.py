@@ -150,10 +150,8 @@ class StepBuilder:
         num_tokens = np.asarray(num_tokens, np.int32)
         if self._chunks.apply:
             rows, num_tokens = self._chunks.cut(rows, num_tokens)
-            if len(rows) == 0:
-                return False
         total = int(num_tokens.sum())
-        if total > self._budget.tokens_left:
+        if not 0 < total <= self._budget.tokens_left:
             return False
         return self._run(rows, num_tokens, total)
 
@@ -192,7 +190,7 @@ class StepBuilder:
         Raises ValueError for a request that this step already runs, or that does not run at all.
         """
         row = request.row
-        if row < 0 or row not in self._rows.active:
+        if row not in self._rows.active:
             raise ValueError(
                 f"request {request.request_id!r} is not running; it cannot be preempted"
             )

@@ -37,14 +37,9 @@ class WholePieces:
 
     def advance(self, row: int, end: int) -> None:
         """Advance the row's tokens to `end` in this step."""
-        pieces = self.by_row.get(row)
-        if pieces is None or pieces[0][1] > end:
-            return
-        rest = [piece for piece in pieces if piece[1] > end]
+        rest = [piece for piece in self.by_row.pop(row, ()) if piece[1] > end]
         if rest:
             self.by_row[row] = rest
-        else:
-            del self.by_row[row]
 
     def fit(self, row: int, start: int, count: int, left: int) -> int:
         """Number of tokens that the row may compute from `start` on instead of `count`, at most `left`."""

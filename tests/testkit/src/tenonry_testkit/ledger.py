@@ -250,6 +250,8 @@ class Ledger:
     def _take_finished(self, client: int, finished: FinishedOutput) -> Entry:
         entry = self._of_client(client, finished.handle)
         expect(entry.is_live, ONE_OUTCOME, f"{entry} ended again: {finished}")
+        is_told = entry.num_cached is not None or entry.started_at is None
+        expect(is_told, COUNTS, "{} ran and ended, but no `scheduled` names it", entry)
         self.end(entry, finished)
         expected = entry.expected
         if finished.reason is FinishReason.ERROR:

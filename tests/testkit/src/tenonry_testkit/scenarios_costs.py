@@ -38,9 +38,10 @@ WITHIN: dict[str, tuple[HarnessSpec, list[Send]]] = {
         dataclasses.replace(ROOMY, config=IMAGES + WHOLE),
         [Send(length=40, images=(9, 9, 9)), Send(family=1)],
     ),
+    "short prompts": (ROOMY, [Send(length=1, max_tokens=6), Send(length=2, max_tokens=6)]),
     "indivisible images": (
         dataclasses.replace(ROOMY, config=IMAGES),
-        [Send(length=12, images=(5,), whole=True), Send(family=1, length=16, images=(4, 3), whole=True)],
+        [Send(length=7, images=(5,), whole=True), Send(family=1, length=16, images=(4, 3), whole=True)],
     ),
     "adapters": (
         dataclasses.replace(ROOMY, config=(("max_loras", 2),)),
@@ -74,6 +75,8 @@ def limits_are_free(make_harness: MakeHarness, depth: int) -> None:
             for ask in asks:
                 send(harness, dataclasses.replace(ask, **fields))
             harness.drain()
+            preempted = harness.step_checker.num_preemptions
+            expect(not preempted, FREE_LIMITS, "{}: {} preemptions", name, preempted)
             numbers.append(sum(len(output.row) > 0 for output in harness.outputs))
         plain, limited = numbers
         expect(limited <= plain, FREE_LIMITS, "{}: {} steps instead of {}", name, limited, plain)

@@ -138,6 +138,26 @@ def a_row_fails(make_harness: MakeHarness, depths: Sequence[int] = (1, 2, 3), **
             expect(failed, RIGHT_ENDING, f"{broken} has a failed row, but ended with {how}")
 
 
+def a_row_fails_after_its_end(make_harness: MakeHarness, depth: int) -> None:
+    """Abort a request while a step in flight fails its row; a later one with its prompt runs on no block of it."""
+    for turns in (0, 1, 3):
+        harness = make_harness(HarnessSpec(depth=depth, num_blocks=24))
+        leaver = send(harness, Send(family=1, length=9, max_tokens=12))
+        for _ in range(turns):
+            harness.turn()
+        harness.fail(leaver)
+        if harness.can_launch:
+            harness.launch()
+        harness.abort([leaver.handle])
+        while harness.in_flight:
+            harness.deliver()
+        later = send(harness, Send(family=1, length=17, max_tokens=3))
+        harness.drain()
+        how = later.finished
+        served = how is not None and how.reason is FinishReason.LENGTH
+        expect(served, RIGHT_ENDING, "{} ended with {} after another row failed", later, how)
+
+
 def statistics_hold(harness: SchedulerHarness, ops: Sequence[Op]) -> None:
     """Compare the statistics with the ledger after every operation; counters start at the previous call."""
     steps = 0

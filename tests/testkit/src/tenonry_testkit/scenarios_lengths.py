@@ -53,7 +53,7 @@ LIMITS: dict[str, tuple[HarnessSpec, dict[str, Any], dict[str, Any]]] = {
     ),
     "a piece at the end of the prompt": (
         HarnessSpec(config=IMAGES),
-        {"prompt": range(9), "media": _pieces((0, 3), (4, 5))},
+        {"prompt": range(9), "media": _pieces((0, 3), (3, 6))},
         {"prompt": range(9), "media": _pieces((1, 3), (4, 6))},
     ),
     "a piece of a row among others": (

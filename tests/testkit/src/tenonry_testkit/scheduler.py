@@ -275,6 +275,8 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite, PolicySuite, Transf
     def test_a_failed_row_ends_alone(self) -> None:
         """The request ends in an error with a text; others are unaffected, and its blocks are not reused as cached."""
         scenarios_endings.a_row_fails(self.harness)
+        for depth in (1, 2, 3):
+            scenarios_endings.a_row_fails_after_its_end(self.harness, depth)
         self._storm(ROOMY, storms(sends(families=1), failures=True))
 
     def test_log_probabilities_belong_to_their_tokens(self) -> None:

@@ -61,8 +61,7 @@ class SimpleBlocks(BlockManager):
     def reserve(self, row: int, num_tokens: int, end: int) -> bool:
         """Reserve blocks up to `end`; if all groups are full, for all tokens together."""
         is_sliding = any(group.kind == "sliding" for group in self._groups)
-        tokens = np.array([end if is_sliding else num_tokens], np.int32)
-        return self.grow(np.array([row]), tokens) is not None
+        return super().reserve(row, end if is_sliding else num_tokens, end)
 
     def _give_back(self, row: int) -> None:
         start = int(self._rows.num_computed[row])
