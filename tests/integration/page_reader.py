@@ -61,7 +61,9 @@ ELSEWHERE = {
     "python3 dev.py release --out wheels",
     "python3 dev.py strength corpus --kind progress_bar",
 }
-WITHOUT_WORKER = {"doctor", "explain", "keys", "plugins", "ps", "regret", "timeline", "top"}
+WITHOUT_WORKER = {
+    "doctor", "explain", "keys", "plugins", "ps", "regret", "timeline", "top", "trace-summary",
+}  # fmt: skip
 DEFAULT_PORT = "8000"
 PORTS = (DEFAULT_PORT, "8001", "29550")  # as documented; here any free ones
 EFFORT = "0.1"  # of the suites that pages run: what they find is shown by the tests of the testkit
@@ -75,22 +77,23 @@ NO_MODEL = {
     "run-on-several-gpus", "run-several-engines", "run-on-several-nodes", "run-several-api-servers", "see-what-runs",
     "trace-requests", "add-a-route-or-command", "package-a-plugin", "write-a-load-balancer", "debug",
     "write-an-output-parser", "write-a-call-set", "write-a-recovery", "explain-a-wait", "deploy",
-    "serve-several-models", "limit-tenants",
+    "serve-several-models", "limit-tenants", "write-a-hook-module", "write-a-launcher",
 }  # fmt: skip
 
 
 # Pages whose programs and servers take longest, and whose subject an integration test or a suite of the testkit shows,
 # too; they run at night, and when a change touches them.
 AT_NIGHT = {
-    "answer-a-file", "configure", "debug", "deploy", "draft-tokens", "keep-kv-in-memory-or-on-disk", "open-a-point",
-    "package-a-plugin", "prefill-on-another-engine", "replace-engines", "run-on-several-gpus", "run-on-several-nodes",
-    "run-several-api-servers", "run-several-engines", "serve-a-model", "serve-adapters", "serve-quantised-models",
-    "serve-several-clients", "serve-several-models", "test-a-plugin", "trace-requests", "train-with-rollouts",
-    "use-with-coding-agents", "use-with-langchain", "use-with-litellm", "use-with-open-webui", "write-a-call-set",
-    "write-a-drafter", "write-a-grammar-backend", "write-a-kv-connector", "write-a-load-balancer",
-    "write-a-model-pass", "write-a-quantisation", "write-a-recovery", "write-a-runner-feature", "write-a-scheduler",
-    "write-a-scheduler-policy",
-    "write-a-stat-logger", "write-an-executor", "write-an-io-processor", "write-step-kernels", "your-scheduler",
+    "add-a-route-or-command", "answer-a-file", "configure", "debug", "deploy", "draft-tokens",
+    "keep-kv-in-memory-or-on-disk", "open-a-point", "package-a-plugin", "prefill-on-another-engine", "replace-engines",
+    "run-on-several-gpus", "run-on-several-nodes", "run-several-api-servers", "run-several-engines", "serve-a-model",
+    "serve-adapters", "serve-quantised-models", "serve-several-clients", "serve-several-models", "test-a-plugin",
+    "trace-requests", "train-with-rollouts", "use-with-coding-agents", "use-with-langchain", "use-with-litellm",
+    "use-with-open-webui", "write-a-call-set", "write-a-drafter", "write-a-grammar-backend", "write-a-hook-module",
+    "write-a-kv-connector", "write-a-launcher", "write-a-load-balancer", "write-a-model-pass", "write-a-quantisation",
+    "write-a-recovery", "write-a-runner-feature", "write-a-scheduler", "write-a-scheduler-policy",
+    "write-a-stat-logger", "write-a-worker", "write-an-executor", "write-an-io-processor", "write-step-kernels",
+    "your-scheduler",
 }  # fmt: skip
 
 

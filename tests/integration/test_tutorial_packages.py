@@ -6,11 +6,12 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from page_reader import ALL_PAGES, BLOCK, ROOT
@@ -24,9 +25,10 @@ from tenonry_testkit.tiers import nightly_unless
 PACKAGES = sorted((ROOT / "docs" / "tutorial" / "packages").iterdir())
 NAMES = [package.name for package in PACKAGES]
 # Their tests take half a minute, or load torch.
-SLOW = {"chunked-layers", "hidden-norms", "short-first", "short-prompts"}
+SLOW = {"chunked-layers", "hidden-peaks", "short-first", "short-prompts"}
 KINDS = {point.group: point.kind for point in points()}
 OF_ITS_OWN = "README.md"  # written for users
+CACHES = {"__pycache__", ".hypothesis", ".pytest_cache"}
 OPTIONS = "-q --no-build-isolation --no-deps --no-index --no-compile --disable-pip-version-check"
 
 
@@ -44,7 +46,7 @@ def files(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): path.read_text("utf-8")
         for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and path.name != OF_ITS_OWN
+        if path.is_file() and not CACHES.intersection(path.parts) and path.name != OF_ITS_OWN
     }
 
 
@@ -70,13 +72,27 @@ def test_package_is_the_scaffold_with_the_files_of_its_page(package, tmp_path):
     assert files(package) == scaffold | of_page
 
 
+class Installed(NamedTuple):
+    """`sources`: copies, in which the settings of this repository's tests have no effect. `environment`: of processes
+    that see all packages installed.
+    """
+
+    sources: dict[str, Path]
+    environment: dict[str, str]
+
+
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment of processes that see all packages installed."""
-    site = tmp_path_factory.mktemp("site")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("packages")
+    sources = {package.name: folder / package.name for package in PACKAGES}
+    for package in PACKAGES:
+        ignored = shutil.ignore_patterns(*CACHES)
+        shutil.copytree(package, sources[package.name], ignore=ignored)
+    site = folder / "site"
     command = [sys.executable, "-m", "pip", "install", *OPTIONS.split(), "--target", str(site)]
-    subprocess.run([*command, *map(str, PACKAGES)], check=True)
-    return {**os.environ, "PYTHONPATH": str(site), "TENONRY_TESTKIT_EFFORT": "0.1"}
+    subprocess.run([*command, *map(str, sources.values())], check=True)
+    environment = {"PYTHONPATH": str(site), "TENONRY_TESTKIT_EFFORT": "0.1"}
+    return Installed(sources, {**os.environ, **environment})
 
 
 def run(*words: str | Path, environment: dict[str, str]) -> str:
@@ -88,20 +104,21 @@ def run(*words: str | Path, environment: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_installed_plugins_are_found(environment):
-    rows = json.loads(run("tenonry", "plugins", "list", "--json", environment=environment))
+def test_installed_plugins_are_found(installed):
+    command = ("tenonry", "plugins", "list", "--json")
+    rows = json.loads(run(*command, environment=installed.environment))
     found = {(row["kind"], row["name"]): row["distribution"] for row in rows}
     for package in PACKAGES:
         assert found[plugin(package)] == package.name
 
 
 @pytest.mark.timeout(300)
-def test_tests_of_installed_packages_pass(environment, tmp_path):
+def test_tests_of_installed_packages_pass(installed, tmp_path):
     settings = tmp_path / "none.ini"
     settings.write_text("[pytest]\n")
     options = ["-q", "-p", "no:cacheprovider", "-c", settings, "--import-mode=importlib"]
-    tests = [package / "tests" for package in PACKAGES if package.name not in SLOW]
-    run("pytest", *options, *tests, environment=environment)
+    tests = [source / "tests" for name, source in installed.sources.items() if name not in SLOW]
+    run("pytest", *options, *tests, environment=installed.environment)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +131,10 @@ def test_check_finds_nothing(package, capsys, no_outside_settings):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("package", PACKAGES, ids=NAMES)
-def test_grade_is_a(package, environment):
-    output = run("tenonry", "plugins", "check", package, environment=environment)
+@pytest.mark.parametrize("name", NAMES)
+def test_grade_is_a(name, installed):
+    words = ("tenonry", "plugins", "check", installed.sources[name])
+    output = run(*words, environment=installed.environment)
     assert output.endswith("\ngrade A: no findings, tests included\n"), output
 
 

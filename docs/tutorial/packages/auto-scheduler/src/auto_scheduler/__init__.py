@@ -1,0 +1,1 @@
+"""Hooks for tenonry that choose a scheduler by the number of requests."""

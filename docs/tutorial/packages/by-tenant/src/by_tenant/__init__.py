@@ -1,0 +1,1 @@
+"""A load balancer for tenonry that keeps each tenant on one engine."""

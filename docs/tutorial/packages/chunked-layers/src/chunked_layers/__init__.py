@@ -1,0 +1,1 @@
+"""A model pass for tenonry that bounds the memory of feed-forward layers."""

@@ -1,0 +1,1 @@
+"""A worker for tenonry that counts."""

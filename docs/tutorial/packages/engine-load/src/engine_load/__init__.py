@@ -1,0 +1,1 @@
+"""A route for tenonry's server that reports its load."""

@@ -1,0 +1,1 @@
+"""A runner feature for tenonry that measures hidden states."""

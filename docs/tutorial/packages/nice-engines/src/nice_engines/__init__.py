@@ -1,0 +1,1 @@
+"""A launcher for tenonry that starts engines with a lower priority."""

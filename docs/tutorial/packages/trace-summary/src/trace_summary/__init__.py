@@ -1,0 +1,1 @@
+"""A tenonry command that summarises a file of the stat logger jsonl."""
