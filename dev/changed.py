@@ -29,9 +29,11 @@ PAGES = tuple(
         "parser_page",
         "step_table",
         "troubleshooting",
-        "tutorial_packages",
     )
 )
+# The test of the packages of all tutorials, and the folders of pages that make them.
+TUTORIALS = "tests/integration/test_tutorial_packages.py"
+TUTORIAL_FOLDERS = {Path("docs/tutorial"), Path("docs/how-to")}
 # The test that runs the commands of a page, with the page's name in brackets, and the pages of the second file.
 COMMANDS = "test_every_documented_command_runs"
 FOR_AUTHORS = re.compile("write-|package-|test-a-|open-|your-")
@@ -79,6 +81,9 @@ def touched(commit: str, *, is_direct: bool = False) -> list[str]:
         ]
     if not files:
         return chosen
+    folders = {folder for file in files for folder in file.relative_to(paths.ROOT).parents}
+    if folders.intersection(TUTORIAL_FOLDERS):
+        chosen.append(TUTORIALS)
     chosen += [TREE] if code or len(words) < len(files) else WORDS
     if words:
         chosen += [*PAGES, "-k", " or ".join([f"not {COMMANDS}", *pages])]

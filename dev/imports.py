@@ -96,9 +96,9 @@ class ImportGraph:
 
 
 def is_test_code(file: Path) -> bool:
-    """Return True for files of a folder `tests`, but for the testkit's own sources."""
+    """Return True for files of a folder `tests`, but for the testkit's own sources and the packages of tutorials."""
     inside = file.relative_to(paths.ROOT).parts
-    return "tests" in inside and "src" not in inside
+    return "tests" in inside and "src" not in inside and inside[0] != "docs"
 
 
 def is_test(file: Path) -> bool:

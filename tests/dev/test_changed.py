@@ -79,6 +79,21 @@ def test_a_new_test_is_touched_and_one_that_is_gone_is_not(repository: Path):
     assert "core/tests/test_new.py" in changed.touched("HEAD")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "docs/how-to/write-a-box.md",
+        "docs/tutorial/packages/box/pyproject.toml",
+        "docs/tutorial/packages/box/tests/test_plugin.py",
+    ],
+)
+def test_a_tutorial_touches_the_test_of_its_packages(name: str, repository: Path):
+    (repository / name).parent.mkdir(parents=True, exist_ok=True)
+    found = touched(repository, name, "import json\n")
+    assert changed.TUTORIALS in found
+    assert name not in found
+
+
 def test_nothing_touches_nothing(repository: Path):
     assert changed.touched("HEAD") == []
 
