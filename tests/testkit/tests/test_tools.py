@@ -15,6 +15,7 @@ import pytest
 from tenonry.errors import PluginError, PluginIncompatible
 from tenonry.interfaces.scheduler import Scheduler
 from tenonry_testkit import rules
+from tenonry_testkit.answers import TYPES
 from tenonry_testkit.fakes import ReferenceScheduler
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.outcomes import cases_of, failing_tests
@@ -193,6 +194,28 @@ class TestTraffic:
             runs.append((harness.ledger.summary(), len(harness.outputs)))
         assert runs[0] == runs[1]
         assert runs[0][0]["stop"] == 1
+
+    @pytest.mark.parametrize("method", TYPES)
+    def test_a_result_of_another_type_is_named_with_its_method(self, method: str):
+        class Silent(ReferenceScheduler):
+            pass
+
+        def silent(self, *args, **fields):
+            getattr(super(Silent, self), method)(*args, **fields)
+
+        setattr(Silent, method, silent)
+        silent.__name__ = method
+        harness = SchedulerHarness(Silent, HarnessSpec())
+        with pytest.raises(RuleBroken, match=rf"interface declares: {method}\(\) returned None"):
+            play_and_end(harness)
+
+
+def play_and_end(harness: SchedulerHarness) -> None:
+    """Use each method of the scheduler."""
+    play(harness, [Send(length=9), Turn(1)])
+    harness.reset_prefix_cache()
+    harness.abort(None)
+    harness.drain()
 
 
 @pytest.mark.integration

@@ -26,6 +26,7 @@ from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import DoneFuture, ModelRunnerOutput, RowFailure, SchedulerOutput, StepFuture
 from tenonry_scheduling.validator import StepValidator
+from tenonry_testkit.answers import answer_of
 from tenonry_testkit.fakes.clock import VirtualClock
 from tenonry_testkit.fakes.tokens import Completion, TokenModel
 from tenonry_testkit.fakes.worker import FakeWorker
@@ -222,7 +223,7 @@ class SchedulerHarness:
             entry.handle for entry in self.ledger.live if asked is None or entry.handle in asked
         }
         with self._calls():
-            ended = self.scheduler.finish_requests(asked, reason)
+            ended = answer_of(self.scheduler.finish_requests, asked, reason)
         named = [request.handle for request in ended]
         expect(
             len(set(named)) == len(named),
@@ -268,7 +269,7 @@ class SchedulerHarness:
     def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         """Clear cached blocks; `reset_running_requests` preempts the running requests first."""
         with self.guard():
-            done = self.scheduler.reset_prefix_cache(reset_running_requests)
+            done = answer_of(self.scheduler.reset_prefix_cache, reset_running_requests)
         self._note_lost_blocks(is_lost=True)
         self.state_checker.check_counts()
         return done
@@ -284,12 +285,12 @@ class SchedulerHarness:
 
     def _has_work(self) -> bool:
         """Return True if a step may be useful. This engine polls connectors even when idle, to account for blocks."""
-        return self.scheduler.has_requests() or self._num_transfers() > 0
+        return answer_of(self.scheduler.has_requests) or self._num_transfers() > 0
 
     def launch(self) -> bool:
         """Run and check one `schedule()`, computed by the worker. False if there was nothing to do."""
         with self._calls():
-            output = self.scheduler.schedule()
+            output = answer_of(self.scheduler.schedule)
         self.validator.scheduled(output)
         self.step_checker.check(output)
         for new in output.new:
@@ -315,7 +316,7 @@ class SchedulerHarness:
         result = future.result(STEP_TIMEOUT_S)
         self._note_lost_blocks(is_lost=len(result.failed_row) > 0)
         with self._calls():
-            outputs_by_client = self.scheduler.update_from_output(output, result)
+            outputs_by_client = answer_of(self.scheduler.update_from_output, output, result)
         self.validator.answered(result)
         self.step_checker.answered(output, result)
         ended = self.ledger.take(outputs_by_client)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+DECLARED_TYPE = "each method returns what the interface declares"
 LIMITS = "max_num_batched_tokens, max_num_seqs and max_model_len are never exceeded"
 KNOWN_AND_UNFINISHED = "only known, unfinished requests are scheduled"
 ONE_WRITER = "one block is never given to two writers"

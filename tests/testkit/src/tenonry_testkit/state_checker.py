@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tenonry.interfaces.scheduler import Scheduler
 from tenonry_scheduling import BaseScheduler, BlockManager
+from tenonry_testkit.answers import answer_of
 from tenonry_testkit.ledger import Ledger
 from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, NOTHING_LEAKS, ONE_OUTCOME, expect
 from tenonry_testkit.step_checker import StepChecker
@@ -24,8 +25,8 @@ class StateChecker:
         """Check has_requests() and get_request_counts(). Raises RuleBroken."""
         live = self._ledger.num_live
         rows = self._step_checker.rows
-        busy = self._scheduler.has_requests()
-        running, waiting = self._scheduler.get_request_counts()
+        busy = answer_of(self._scheduler.has_requests)
+        running, waiting = answer_of(self._scheduler.get_request_counts)
         expect(
             busy or not live,
             GONE_IS_SENT,
@@ -65,7 +66,7 @@ class StateChecker:
         rows = self._step_checker.rows
         expect(not live, ONE_OUTCOME, "these requests never ended: {}", live)
         expect(not rows, GONE_IS_SENT, "no step has removed rows {} from the workers", sorted(rows))
-        stats = self._scheduler.make_stats()
+        stats = answer_of(self._scheduler.make_stats)
         expect(
             stats.num_running == 0 and stats.num_waiting == 0,
             COUNTS,
