@@ -234,7 +234,8 @@ class EngineCore:
         elif now - self._idle_since > STALL_S:
             self._idle_since = math.inf
             logger.warning(
-                "scheduler '%s' has scheduled nothing for %.0f s; %d requests run, %d wait; a KV transfer may hang",
+                "scheduler '%s' has scheduled nothing for %.0f s; %d requests run, %d wait; it chose none, or a KV "
+                "transfer hangs",
                 self.plan.get("scheduler").name,
                 STALL_S,
                 *self.request_counts(),
