@@ -50,6 +50,7 @@ def rounds_have_their_length(make_harness: MakeHarness) -> None:
     _step(pairs, QUICK_S)
     _expect(pairs, _step(pairs, QUICK_S), 2, "max_round_tokens is 2")
     pairs.drain()
+    _windows(make_harness)
     _more_rows(make_harness(SPEC))
     _other_times(make_harness(SPEC))
     _prompts_between(make_harness(SPEC))
@@ -134,6 +135,16 @@ def _some_wait(harness: SchedulerHarness) -> None:
     while all(entry.is_live for entry in entries):
         _expect(harness, _step(harness, QUICK_S), 1, "a request waits")
     harness.drain()
+
+
+def _windows(make_harness: MakeHarness) -> None:
+    """A step of several tokens writes no block that its first token reads, however few there are."""
+    for more in range(0, 12, 2):
+        spec = dataclasses.replace(SPEC, windows=(5,), block_size=1, max_model_len=48, num_blocks=0)
+        harness = make_harness(dataclasses.replace(spec, num_blocks=spec.least_blocks() + more))
+        for number in range(2):
+            send(harness, Send(family=number, length=1, max_tokens=30 + number))
+        harness.drain()
 
 
 def _log_probabilities(harness: SchedulerHarness, config: object) -> None:

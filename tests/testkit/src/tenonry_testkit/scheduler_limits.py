@@ -45,6 +45,13 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
         HarnessSpec(num_blocks=40, config=ENCODES_6),
         [Send(family=number, length=16, images=(5, 4)) for number in range(5)],
     ),
+    "small images behind large ones": (
+        HarnessSpec(num_blocks=40, config=ENCODES_6),
+        [
+            Send(family=number, length=13, images=(1,) if number % 2 else (5, 4))
+            for number in range(5)
+        ],
+    ),
     "indivisible images": (
         HarnessSpec(num_blocks=40, config=ENCODES_6),
         [
@@ -52,9 +59,29 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
             for number in range(5)
         ],
     ),
+    **{
+        f"indivisible images in the rest of {budget} tokens": (
+            HarnessSpec(
+                max_num_seqs=3,
+                num_blocks=60,
+                max_num_batched_tokens=budget,
+                config=(("max_images", 4),),
+            ),
+            [
+                Send(length=1, max_tokens=9),
+                Send(family=1, length=20, images=(6, 5), whole=True),
+                Send(family=3, length=17, images=(5, 6), whole=True),
+                Send(family=2, length=6),
+            ],
+        )
+        for budget in (8, 9, 10, 11)
+    },
     "images of whole prompts": (
         HarnessSpec(num_blocks=40, max_num_batched_tokens=32, config=(*ENCODES_6, *WHOLE)),
-        [Send(family=number, length=16, images=(5, 4)[number % 2 :]) for number in range(5)],
+        [
+            Send(family=number, length=13 + number, images=(5, 4)[number % 2 :] * (number != 2))
+            for number in range(5)
+        ],
     ),
     "the rest of a step": (
         HarnessSpec(num_blocks=40, max_num_batched_tokens=32, config=WHOLE),
@@ -113,14 +140,14 @@ class LimitSuite:
         """Adapters and images alternate: each request is served, together, one by one, and after an abort."""
         for spec, asks in TAKE_TURNS.values():
             harness = self.harness(dataclasses.replace(spec, depth=depth))
+            for turns in (1, 2, 3):
+                play(harness, [*asks, Turn(turns), Abort(None)])
+                harness.drain()
             for together in (5, 1, 2):
                 for number, ask in enumerate(asks, 1):
                     send(harness, ask)
                     if number % together == 0:
                         harness.drain()
-                harness.drain()
-            for turns in (1, 2, 3):
-                play(harness, [*asks, Turn(turns), Abort(None)])
                 harness.drain()
             play(harness, [*asks, Turn(2), Abort(0), Turn(1), Abort(2), *asks])
             harness.drain()
