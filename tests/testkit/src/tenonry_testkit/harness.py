@@ -276,7 +276,7 @@ class SchedulerHarness:
 
     def _note_lost_blocks(self, *, is_lost: bool) -> None:
         if is_lost and self.transfer_log is not None:
-            self.transfer_log.blocks_are_lost()
+            self.transfer_log.blocks_are_lost(entry.handle for entry in self.ledger.live)
 
     # ------------------------------------------------------------------ steps
     @property

@@ -60,6 +60,7 @@ NAMES_ITS_CONNECTOR = "an exception in a KV connector names the connector and it
 LOADS_COUNT = (
     "a KV load that ends in time is used, and one that fails restarts no unrelated request"
 )
+BLOCK_NAMES = "`KVConnector.digests` names blocks by their content, the same in every engine"
 KEPT_BLOCKS = (
     "a KV connector that keeps blocks for too long gets no others; the engine serves requests with the blocks that "
     "are left, or ends with an error that names the connector"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tenonry_kvcache import KVCacheManager
 from tenonry_testkit.fakes.tokens import RECURRENT
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.ledger import Entry
-from tenonry_testkit.rules import FINDS_PREFIXES, KEEPS_THE_RECENT, expect
+from tenonry_testkit.rules import COUNTS, FINDS_PREFIXES, KEEPS_THE_RECENT, expect
 from tenonry_testkit.scenarios_endings import MakeHarness
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Send, send
@@ -148,9 +149,29 @@ def _blocks_since(harness: SchedulerHarness, step: int) -> set[int]:
     return new | {int(block) for output in outputs for block in output.new_block_id}
 
 
+def states_of_any_length(make_harness: MakeHarness) -> None:
+    """With states, a repeated prompt of any length is found up to its last full block, whatever a step computes."""
+    for budget, depth in ((5, 1), (16, 1), (16, 2)):
+        spec = HarnessSpec(
+            depth=depth,
+            windows=STATES,
+            num_state_slots=8,
+            num_blocks=80,
+            max_num_batched_tokens=budget,
+        )
+        harness = make_harness(spec)
+        for length in range(5, 26):
+            for _ in range(2):
+                entry = send(harness, Send(family=length, length=length, max_tokens=1))
+                harness.drain()
+            least, cached = (length - 1) // 4 * 4, entry.num_cached or 0
+            detail = "{} of {} tokens of a repeated prompt, {} tokens in a step"
+            expect(cached >= least, FINDS_PREFIXES, detail, cached, least, budget)
+
+
 def slots_come_back(make_harness: MakeHarness) -> None:
-    """Requests with states that run, are aborted and fail with steps in flight; afterwards a prompt is found."""
-    for depth in (2, 3):
+    """Requests with states run, alike and alone, fail and leave with steps in flight; afterwards a prompt is found."""
+    for depth in (1, 2, 3):
         spec = HarnessSpec(
             depth=depth, windows=STATES, num_state_slots=3, num_blocks=60, max_model_len=48
         )
@@ -159,11 +180,14 @@ def slots_come_back(make_harness: MakeHarness) -> None:
             entries = [
                 send(harness, Send(family=2 + number, length=5 + number, max_tokens=14)),
                 send(harness, Send(family=20 + number, length=4, max_tokens=9)),
+                send(harness, Send(family=20 + number, length=4, max_tokens=9)),
             ]
             for _ in range(9 + number):
                 harness.turn()
-            if number % 2:
+            if number % 3 == 1:
                 harness.abort([entries[0].handle])
+            if number % 3 == 2 and entries[0].is_live:
+                harness.fail(entries[0])
         harness.drain()
         for _ in range(2):
             entry = send(harness, Send(family=1, length=21, max_tokens=1))
@@ -171,3 +195,13 @@ def slots_come_back(make_harness: MakeHarness) -> None:
         cached = entry.num_cached or 0
         detail = "{} of 20 tokens after many other requests with {} steps in flight"
         expect(cached >= 20, FINDS_PREFIXES, detail, cached, depth)
+        _snapshots_are_counted(harness)
+
+
+def _snapshots_are_counted(harness: SchedulerHarness) -> None:
+    """The statistics of the block manager of `tenonry-kvcache` have the number of snapshots."""
+    if isinstance(getattr(harness.scheduler, "blocks", None), KVCacheManager):
+        number = harness.scheduler.make_stats().extra.get("state_snapshots", 0)
+        detail = "state_snapshots is {}, of {} slots, after a hit"
+        fits = 1 <= number <= harness.spec.num_state_slots
+        expect(fits, COUNTS, detail, number, harness.spec.num_state_slots)

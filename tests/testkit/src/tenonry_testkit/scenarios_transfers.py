@@ -9,7 +9,7 @@ from typing import Any
 from tenonry.errors import PluginError, PluginFault
 from tenonry_testkit.fakes.connector import STORES, MemoryConnector, MemoryOptions
 from tenonry_testkit.harness import SchedulerHarness
-from tenonry_testkit.rules import KEPT_BLOCKS, LOADS_COUNT, NAMES_ITS_CONNECTOR, expect
+from tenonry_testkit.rules import BLOCK_NAMES, KEPT_BLOCKS, LOADS_COUNT, NAMES_ITS_CONNECTOR, expect
 from tenonry_testkit.scenarios_blocks import memory_connectors
 from tenonry_testkit.scenarios_endings import MakeHarness
 from tenonry_testkit.spec import HarnessSpec
@@ -20,6 +20,25 @@ LONG = Send(family=1, length=17)
 METHODS = ("match", "allocated", "build_metadata", "finished", "numbers")
 MAX_TURNS = 700  # of a second each
 IDLE_TURNS, IDLE_S = 100, 100.0
+
+
+def names_are_the_same(make_harness: MakeHarness) -> None:
+    """Two engines name the blocks of a prompt alike, and those of another salt otherwise."""
+    spec = HarnessSpec(num_blocks=40)
+    seen = []
+    for salt in (None, None, "tenant"):
+        with _store(make_harness, spec):
+            harness, halves = _engine(make_harness, spec)
+            entry = harness.add(range(17), 4, cache_salt=salt)
+            harness.turn()
+            if harness.transfer_log is None or not harness.transfer_log.was_asked:
+                return
+            names = [bytes(name) for name in halves[0].digests(entry.request, 4)]
+            expect(len({*names}) == 4, BLOCK_NAMES, "4 blocks have the names {}", names)
+            seen.append(names)
+    expect(seen[0] == seen[1], BLOCK_NAMES, "another engine names the same blocks otherwise")
+    is_private = not {*seen[0]} & {*seen[2]}
+    expect(is_private, BLOCK_NAMES, "the names are the same with another cache_salt")
 
 
 class Interrupted(BaseException):
@@ -124,6 +143,23 @@ def faults_name_the_connector(make_harness: MakeHarness, method: str) -> None:
             expect(is_named, NAMES_ITS_CONNECTOR, detail, error, method, raised)
 
 
+def steps_are_no_time(make_harness: MakeHarness, depth: int) -> None:
+    """Many steps in little time, and one long pause, are no fault of a connector that keeps blocks meanwhile."""
+    spec = HarnessSpec(depth=depth, num_blocks=40)
+    with _store(make_harness, spec):
+        harness, _ = _engine(make_harness, spec, holds_saves=True)
+        harness.clock.advance(IDLE_S)
+        for number, (turns, seconds) in enumerate(((400, 0.01), (1, 1000.0), (1, 0.0)), 1):
+            send(harness, Send(family=number, length=8, max_tokens=1))
+            _pass(harness, turns, seconds)
+            while harness.ledger.num_live:
+                harness.turn()
+            log = harness.transfer_log
+            num_kept = len(log.transfers) if log is not None and log.was_asked else number
+            detail = "it keeps blocks of {} requests of {}, though it was never late"
+            expect(num_kept == number, KEPT_BLOCKS, detail, num_kept, number)
+
+
 def blocks_are_kept(make_harness: MakeHarness, depth: int) -> None:
     """A connector keeps four blocks for ever: exactly a longest sequence fits beside them, or not quite."""
     for spare in (4, 3):
@@ -160,10 +196,10 @@ def _idle(harness: SchedulerHarness) -> None:
     expect(not busy, KEPT_BLOCKS, detail, IDLE_TURNS * IDLE_S)
 
 
-def _pass(harness: SchedulerHarness, turns: int) -> None:
+def _pass(harness: SchedulerHarness, turns: int, seconds: float = 1.0) -> None:
     for _ in range(turns):
         harness.turn()
-        harness.clock.advance(1.0)
+        harness.clock.advance(seconds)
 
 
 def _is_left_out(harness: SchedulerHarness) -> None:

@@ -20,6 +20,7 @@ from tenonry_testkit.scenarios_cache import (
     found_where_prompts_diverge,
     recent_prompts_stay,
     slots_come_back,
+    states_of_any_length,
     windows_suffice,
 )
 from tenonry_testkit.scenarios_endings import MakeHarness, play_out
@@ -100,6 +101,7 @@ class CacheSuite:
                 if name in TOGETHER:
                     found_after_running_together(self.harness, name, change)
             slots_come_back(self.harness)
+            states_of_any_length(self.harness)
             windows_suffice(self.harness)
 
     def test_the_prefix_cache_keeps_what_was_used_last(self: _Engines) -> None:

@@ -33,6 +33,9 @@ JUST_FITS: dict[str, tuple[HarnessSpec, Send]] = {
     ),
 }
 
+# Windows by group, whose blocks return to a pool of exactly one sequence, and tokens of a step.
+WINDOWS = (((5,), 1), ((5,), 3), ((6,), 16), ((9,), 5), ((0, 6), 4), ((0, 6), 16), ((4, 9), 3))
+
 
 ADAPTERS = (Adapter("a", "1"), Adapter("b", "1"), None, Adapter("a", "2"), Adapter("a", "1"))
 # Engines, and requests that cannot all share a step.
@@ -134,6 +137,20 @@ class LimitSuite:
                 how = entry.finished
                 served = how is not None and how.reason is FinishReason.LENGTH
                 expect(served, RIGHT_ENDING, "{} fits {}, but ended with {}", entry, name, how)
+
+    def test_windows_fit_into_the_pool_of_one_sequence(self: _Engines) -> None:
+        """Blocks behind a window return in time: in the least pool that is planned, requests of any length run."""
+        for windows, budget in WINDOWS:
+            spec = HarnessSpec(windows=windows, max_num_batched_tokens=budget, max_num_seqs=1)
+            harness = self.harness(spec)
+            for length in (31, 4, 13, 20, 27):
+                entry = send(harness, Send(family=length, length=length, max_tokens=32))
+                harness.drain()
+                how = entry.finished
+                served = how is not None and how.reason is FinishReason.LENGTH
+                expect(served, RIGHT_ENDING, "{} of windows {}: {}", entry, windows, how)
+                again = entry.request.num_preemptions
+                expect(not again, RIGHT_ENDING, "{} alone is preempted {} times", entry, again)
 
     @pytest.mark.parametrize("depth", [1, 2])
     def test_requests_that_cannot_share_a_step_take_turns(self: _Engines, depth: int) -> None:

@@ -22,6 +22,8 @@ from tenonry_testkit.scenarios_transfers import (
     failed_loads_cost_little,
     faults_name_the_connector,
     loads_are_used,
+    names_are_the_same,
+    steps_are_no_time,
 )
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import sends, storms
@@ -77,6 +79,11 @@ class TransferSuite:
     def test_blocks_that_are_kept_for_ever_cost_no_request(self: _Engines, depth: int) -> None:
         """A connector that keeps blocks gets no others; with too few left the engine ends, and names it."""
         blocks_are_kept(self.harness, depth)
+        steps_are_no_time(self.harness, depth)
+
+    def test_a_connector_gets_the_same_names_in_every_engine(self: _Engines) -> None:
+        """Names of blocks depend on their content alone, so that a store outlives the engine."""
+        names_are_the_same(self.harness)
 
     @pytest.mark.parametrize("method", METHODS)
     def test_a_failing_connector_is_named(self: _Engines, method: str) -> None:

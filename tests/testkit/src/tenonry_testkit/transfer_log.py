@@ -115,7 +115,7 @@ class TransferLog:
         self._asked_again: dict[int, tuple[Request, int]] = {}  # handle → consecutive None results
         self._under_way: dict[int, list[Transfer]] = {}
         self._parameters: dict[int, dict[str, Any] | None] = {}  # handle → those for its client
-        self._are_lost = False
+        self._lost: set[int] = set()  # requests that may end without blocks
         self._broken: list[RuleBroken] = []
         scheduler_half, worker_half = halves
         self._intercept(scheduler_half, "match", self._match)
@@ -167,9 +167,9 @@ class TransferLog:
             if self._broken:
                 raise self._broken[0]
 
-    def blocks_are_lost(self) -> None:
-        """A row failed, or caches were reset: requests may end without blocks for the connector from now on."""
-        self._are_lost = True
+    def blocks_are_lost(self, handles: Iterable[int]) -> None:
+        """A row failed, or caches were reset: these requests may end without blocks for the connector."""
+        self._lost.update(handles)
 
     def check_parameters(self, ended: Iterable[Entry]) -> None:
         """Check that the clients of these requests received what `finished` returned for them. Raises RuleBroken."""
@@ -221,6 +221,8 @@ class TransferLog:
     ) -> tuple[bool, dict[str, Any] | None]:
         if request.finish_reason in (FinishReason.LENGTH, FinishReason.STOP):
             self._check_finished(request, block_ids)
+        elif request.finish_reason is FinishReason.ABORT:
+            self._check_held(request, block_ids)
         keep, parameters = call(request, block_ids)
         self._parameters[request.handle] = parameters
         if keep:
@@ -232,7 +234,7 @@ class TransferLog:
         """A request that ended by itself has all of its tokens, and a full block for each of their parts."""
         num_full = (request.num_tokens - 1) // self._block_size
         count = len(block_ids)
-        if count < num_full and not (self._are_lost and not count):
+        if count < num_full and not (request.handle in self._lost and not count):
             self._note(
                 FULL_BLOCKS,
                 f"finished({request.request_id}) got {count} blocks of {num_full}; it has {request.num_tokens} tokens",
