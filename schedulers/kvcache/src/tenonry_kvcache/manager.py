@@ -116,7 +116,7 @@ class KVCacheManager(BlockManager):
         if extra is None:
             self.prefix.leave(row)
             return None
-        if cached and hits is not None:
+        if hits is not None:
             self._tables.share(row, hits, num_blocks)
         loaded = self._take_for_load(row, cached, extra)
         if loaded:
@@ -153,7 +153,8 @@ class KVCacheManager(BlockManager):
     def _take_for_load(self, row: int, cached: int, extra: int) -> int:
         """Allocate blocks for whole blocks of `extra` tokens to load; returns the tokens, 0 without enough blocks."""
         loaded = extra - extra % self._size
-        if loaded and not self._tables.reserve(row, cached + loaded, cached + loaded):
+        end = cached + loaded
+        if loaded and not self._tables.reserve(row, end, end):
             return 0  # none are left to compute either, as the caller will detect
         return loaded
 

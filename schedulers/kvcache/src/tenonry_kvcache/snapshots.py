@@ -27,7 +27,7 @@ NO_SLOT = -1
 class StateSnapshots:
     """State slots by digest, least recently used first, and columns over rows (S).
 
-    start i32[S]: the slot that the row starts from, or NO_SLOT; last i32[S]: tokens up to the last full block before
+    start i32[S]: the slot that the row started from, or NO_SLOT; last i32[S]: tokens up to the last full block before
     the last token that the row entered with; common i32[S]: tokens in blocks that were cached when the row entered;
     saves bool[S]: the row's states are published.
 
@@ -41,7 +41,7 @@ class StateSnapshots:
         self._interval = interval
         self._size = block_size
         self._prefix = prefix
-        self._start = np.full(num_rows, NO_SLOT, np.int32)
+        self._start = np.zeros(num_rows, np.int32)
         self._last = np.zeros(num_rows, np.int32)
         self._common = np.zeros(num_rows, np.int32)
         self._saves = np.zeros(num_rows, np.bool_)
@@ -203,7 +203,6 @@ class StateSnapshots:
             self._name(row, num_known)
             unknown = self._unnamed.pop(row, [])
             self._free += [slot for _, slot in unknown]
-        self._start[row] = NO_SLOT
 
     def forget(self, chain: Chain) -> None:
         """Remove snapshots of these prefixes from the cache. Between two steps only."""

@@ -36,7 +36,8 @@ class Hits(NamedTuple):
 class BlockTables:
     """Block ids in columns over rows (S).
 
-    ids i32[S, max_blocks]: block ids in order; count i32[S]: how many; capacity i32[S]: tokens they hold.
+    ids i32[S, max_blocks]: block ids in order; count i32[S]: how many; capacity i32[S]: tokens they hold, set by the
+    row's first reservation.
 
     `kinds`: kinds of the KV groups; "recurrent" ones have no blocks, and at most one has.
     """
@@ -94,7 +95,7 @@ class BlockTables:
     def grow_row(self, row: int, num_tokens: int) -> BlockIds | None:
         """As `grow`, for one row; returns the added ids."""
         want = -(-num_tokens // self._size) - int(self._count[row])
-        blocks = self._pool.take(max(want, 0))
+        blocks = self._pool.take(want)
         if blocks is not None:
             self.add(row, blocks)
         return blocks
@@ -136,7 +137,6 @@ class BlockTables:
     def clear(self, row: int) -> None:
         """Clear the row's table; the caller returns the blocks to the pool."""
         self._count[row] = 0
-        self._capacity[row] = 0
 
     # ------------------------------------------------------------------ the prefix cache
     def find(self, prefix: PrefixCache, request: Request, limit: int) -> Hits:

@@ -72,7 +72,8 @@ class GroupTable:
 class WindowTables:
     """Block tables of all groups that have blocks, with the interface of `BlockTables`.
 
-    capacity i32[S]: tokens that a row's blocks hold in every group. `chunk`: maximum tokens of a row in one step.
+    capacity i32[S]: tokens that a row's blocks hold in every group, set by its first reservation. `chunk`: maximum
+    tokens of a row in one step.
     """
 
     def __init__(
@@ -198,7 +199,6 @@ class WindowTables:
 
     def clear(self, row: int) -> None:
         """Clear the row's tables; the caller returns the blocks to the pool."""
-        self._capacity[row] = 0
         for table in self._tables:
             table.count[row] = 0
             table.past[row] = 0
@@ -231,7 +231,6 @@ class WindowTables:
             is_missing = [block is None for block in blocks]
             before[1:] = np.cumsum(is_missing)
             first = self._first_place(lengths * self._size, table.window)
-            first = np.minimum(first, lengths)
             is_whole &= before == before[first]
         longest_first = lengths[is_whole][::-1]
         return Hits(chain, longest_first.tolist(), cached)
@@ -243,14 +242,12 @@ class WindowTables:
             first = 0
             if table.window:
                 first = int(self._first_place(start, table.window))
-                first = min(first, count)
             shared = np.array(blocks[first:count], np.intp)
             self._pool.share(shared)
             table.ids[row, :first] = 0
             table.ids[row, first:count] = shared
             table.past[row] = first
             table.count[row] = count
-        self._capacity[row] = count * self._size
 
     def cache_row(self, row: int, first: int, stop: int, digests: Sequence[bytes]) -> BlockIds:
         """Cache those of the row's blocks [first, stop) that it still holds; returns them."""

@@ -35,6 +35,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "two steps in flight": {"depth": 2},
     "three steps in flight": {"depth": 3},
     "one token per block": {"block_size": 1},
+    "two groups": {"windows": (0, 0)},
     "a window": {"windows": (0, 6)},
     "windows only": {"windows": (5,)},
     "windows in flight": {"windows": (0, 4, 9), "depth": 2},
