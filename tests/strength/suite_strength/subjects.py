@@ -54,6 +54,7 @@ CONCERNED = {
     "results": ("test_log_probabilities_belong_to_their_tokens", "test_stop_ids_end_requests"),
     "rounds": ("test_drafts_add_up", "test_right_in_rounds"),
     "scheduler": ("test_a_configuration_is_checked_before_the_start",),
+    "settings": ("test_a_configuration_is_checked_before_the_start",),
     "snapshots": (
         "test_a_repeated_prompt_is_found",
         "test_prompts_that_ran_together_are_found",

@@ -109,6 +109,15 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
         HarnessSpec(num_blocks=40, max_num_batched_tokens=10, config=ENCODES_6),
         [Send(length=24, images=(5, 4)), *(Send(family=1, length=2, max_tokens=9),) * 2],
     ),
+    "long prompts beside short ones": (
+        HarnessSpec(num_blocks=160, max_model_len=200),
+        [
+            Send(length=150, max_tokens=2),
+            Send(family=1, length=5, max_tokens=12),
+            Send(family=2, length=80, max_tokens=2),
+            Send(family=3, length=7, max_tokens=9),
+        ],
+    ),
     "large images": (
         HarnessSpec(num_blocks=40, config=ENCODES_6),
         [Send(family=number, length=16, images=(9, 1 + number)) for number in range(5)],

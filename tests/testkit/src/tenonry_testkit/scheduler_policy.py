@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from tenonry.errors import PluginError, PluginFault
 from tenonry.outputs import FinishReason
+from tenonry_scheduling import BaseScheduler
 from tenonry_testkit.fakes import policies
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.rules import CHECKED, NAMES_ITS_POLICY, POLICY_FORMS, expect
@@ -55,7 +56,13 @@ class PolicySuite:
 
     def test_a_configuration_is_checked_before_the_start(self: _Engines) -> None:
         """`check` accepts the suite's own configuration; it and the constructor reject an invalid policy."""
-        self._resolved()[0].check(self.harness().config, self._resolved()[1])
+        target, options, _ = self._resolved()
+        config = self.harness().config
+        target.check(config, options)
+        if self.policy is not None:
+            used = [choice.name for _, choice in config.section(target.Settings).uses({})]
+            name = config.section(target.Settings).scheduling_policy.name
+            expect(name in used, CHECKED, "the settings use {}, not the policy {}", used, name)
         for name, choice in INVALID.items() if self.policy is not None else ():
             expect(_is_rejected(self, choice), CHECKED, "check accepts {}: {}", name, choice)
             try:
@@ -70,7 +77,14 @@ class PolicySuite:
         if self.policy is None:
             return
         harness = _with(self, {"name": f"{FAKES}:{form}"}).harness(CRAMPED)
-        play_out(harness, OUTGROWS)
+        play(harness, OUTGROWS)
+        if form == "admit_alone" and isinstance(harness.scheduler, BaseScheduler):
+            reasons = {str(reason) for reason in harness.scheduler.held.values()}
+            is_named = any("policy" in reason for reason in reasons)
+            expect(
+                is_named, POLICY_FORMS, "requests wait for their policy, and `held` has {}", reasons
+            )
+        harness.drain()
         started = [new.handle for output in harness.outputs for new in output.new]
         firsts = list(dict.fromkeys(started))
         first, *_, last = harness.ledger.entries
