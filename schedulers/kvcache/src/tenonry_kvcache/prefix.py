@@ -155,5 +155,5 @@ class PrefixCache:
         tokens = rows.token_ids[row[:, None], places]
         digests = self.hasher.extend_each(chains, tokens.tobytes())
         blocks = tables.cache_each(row, first, digests)
-        self._due[row] = (stop + 1) * size
+        self._due[row] += size
         return blocks

@@ -9,7 +9,7 @@ from tenonry_kvcache import KVCacheManager
 from tenonry_testkit.fakes.tokens import RECURRENT
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.ledger import Entry
-from tenonry_testkit.rules import COUNTS, FINDS_PREFIXES, KEEPS_THE_RECENT, expect
+from tenonry_testkit.rules import CACHE_IS_PRIVATE, COUNTS, FINDS_PREFIXES, KEEPS_THE_RECENT, expect
 from tenonry_testkit.scenarios_endings import MakeHarness
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Send, send
@@ -89,6 +89,32 @@ def recent_prompts_stay(make_harness: MakeHarness) -> None:
             least, cached = (length - 1) // 4 * 4, entry.num_cached or 0
             detail = "{}: {} of {} tokens of the prompt that was used last but one"
             expect(cached >= least, KEEPS_THE_RECENT, detail, harness.spec, cached, least)
+
+
+def suspects_are_forgotten(make_harness: MakeHarness) -> None:
+    """A row fails that found the blocks of a running one; a later request does not find them, while both go on."""
+    ask = Send(family=1, length=17, max_tokens=12)
+    for depth in (1, 2, 3):
+        for company in (0, 2):
+            harness = make_harness(HarnessSpec(depth=depth, num_blocks=60, max_num_seqs=6))
+            for number in range(company):
+                send(harness, Send(family=5 + number, length=7, max_tokens=20))
+            owner = send(harness, ask)
+            while not owner.token_ids and harness.turn():
+                pass
+            broken = send(harness, ask)
+            harness.fail(broken)
+            while broken.is_live and harness.turn():
+                pass
+            if owner.is_live and broken.num_cached:
+                later = send(harness, ask)
+                harness.turn()
+                harness.drain()
+                detail = "{} finds {} tokens that a failed row had found"
+                is_safe = not later.num_cached
+                expect(is_safe, CACHE_IS_PRIVATE, detail, later, later.num_cached)
+            else:
+                harness.drain()
 
 
 def windows_suffice(make_harness: MakeHarness) -> None:

@@ -21,6 +21,7 @@ from tenonry_testkit.scenarios_cache import (
     recent_prompts_stay,
     slots_come_back,
     states_of_any_length,
+    suspects_are_forgotten,
     windows_suffice,
 )
 from tenonry_testkit.scenarios_endings import MakeHarness, play_out
@@ -93,6 +94,10 @@ class CacheSuite:
                 least = 20 if "states" in name else 24
                 expect(repeated >= 20, FINDS_PREFIXES, "{}: {} of 20 tokens", name, repeated)
                 expect(continued >= least, FINDS_PREFIXES, "{}: {} of {}", name, continued, least)
+            for name in ("states in flight", "states in three steps"):
+                more, alone = found[name][4], found["states"][4]
+                detail = "{}: {} of an answer, {} with one step in flight"
+                expect(more >= alone, FINDS_PREFIXES, detail, name, more, alone)
 
     def test_prompts_that_ran_together_are_found(self: _Engines) -> None:
         """Rows that fill blocks in the same steps, and prompts with a common beginning, are all found later."""
@@ -106,9 +111,10 @@ class CacheSuite:
             windows_suffice(self.harness)
 
     def test_the_prefix_cache_keeps_what_was_used_last(self: _Engines) -> None:
-        """If `caches_prefixes` is True, the least recently used prompt leaves first."""
+        """If `caches_prefixes` is True, what was used long ago leaves first, and what a failed row found leaves."""
         if self.caches_prefixes:
             recent_prompts_stay(self.harness)
+            suspects_are_forgotten(self.harness)
 
     def test_hits_are_those_that_requests_start_with(self: _Engines) -> None:
         """The statistics and the requests' first events name the same cached tokens, and no preemption is lost."""

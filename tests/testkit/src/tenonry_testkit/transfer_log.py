@@ -223,6 +223,9 @@ class TransferLog:
             self._check_finished(request, block_ids)
         elif request.finish_reason is FinishReason.ABORT:
             self._check_held(request, block_ids)
+        elif len(block_ids):
+            text = f"finished({request.request_id}) got blocks {block_ids} of a request that failed"
+            self._note(FULL_BLOCKS, text)
         keep, parameters = call(request, block_ids)
         self._parameters[request.handle] = parameters
         if keep:

@@ -120,7 +120,7 @@ class MemoryConnector(KVConnector):
         if not missing:
             return False, None
         self._saves.append([request.handle, missing])
-        return True, {"saved_blocks": len(missing)}
+        return True, None if self.options.holds_saves else {"saved_blocks": len(missing)}
 
     def numbers(self) -> dict[str, float]:
         return {"promised_loads": float(self.num_promised)}
