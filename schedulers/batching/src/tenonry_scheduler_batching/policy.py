@@ -63,7 +63,9 @@ class SchedulingPolicy:
         return True
 
     def victim(self, running: list[Request]) -> Request:
-        """Return the request to preempt when blocks run out. `running`: at least two requests, in start order."""
+        """Return the request to preempt when blocks run out. `running`: at least two requests, in start order. Break
+        ties by arrival, latest first: two equal requests that preempt each other never end.
+        """
         return running[-1]
 
 
