@@ -9,7 +9,14 @@ from typing import Any
 from tenonry.errors import PluginError, PluginFault
 from tenonry_testkit.fakes.connector import STORES, MemoryConnector, MemoryOptions
 from tenonry_testkit.harness import SchedulerHarness
-from tenonry_testkit.rules import BLOCK_NAMES, KEPT_BLOCKS, LOADS_COUNT, NAMES_ITS_CONNECTOR, expect
+from tenonry_testkit.rules import (
+    BLOCK_NAMES,
+    KEPT_BLOCKS,
+    LATE_LOADS,
+    LOADS_COUNT,
+    NAMES_ITS_CONNECTOR,
+    expect,
+)
 from tenonry_testkit.scenarios_blocks import memory_connectors
 from tenonry_testkit.scenarios_endings import MakeHarness
 from tenonry_testkit.spec import HarnessSpec
@@ -84,6 +91,18 @@ def loads_are_used(make_harness: MakeHarness, depth: int) -> None:
                 detail = "{}: {} of 16 tokens are loaded"
                 expect(cached >= 16, LOADS_COUNT, detail, how, cached)
                 _expect_no_restart(other, how)
+
+
+def a_load_without_end_is_given_up(make_harness: MakeHarness, depth: int) -> None:
+    """Nothing but a load that does not end is under way: no other result makes the scheduler look at the time."""
+    spec = HarnessSpec(depth=depth, num_blocks=40)
+    with _store(make_harness, spec, LONG):
+        harness, halves = _engine(make_harness, spec, asynchronous=True, delay_polls=10**9)
+        entry = send(harness, LONG)
+        _pass(harness, IDLE_TURNS, IDLE_S)
+        expect(not entry.is_live, LATE_LOADS, "{} waits {} s", entry, IDLE_TURNS * IDLE_S)
+        halves[1].hurry()
+        harness.drain()
 
 
 def failed_loads_cost_little(make_harness: MakeHarness, depth: int) -> None:
@@ -184,6 +203,7 @@ def blocks_are_kept(make_harness: MakeHarness, depth: int) -> None:
 
 def _idle(harness: SchedulerHarness) -> None:
     """Nothing but the kept blocks is left: the engine goes on stepping for a bounded time."""
+    _pass(harness, 4, 0.0)  # the worker removes the row
     busy = harness.scheduler.has_requests()
     expect(
         busy, KEPT_BLOCKS, "has_requests() is False: no step would learn that the blocks are free"

@@ -18,6 +18,7 @@ from tenonry_testkit.scenarios_loads import (
 )
 from tenonry_testkit.scenarios_transfers import (
     METHODS,
+    a_load_without_end_is_given_up,
     blocks_are_kept,
     failed_loads_cost_little,
     faults_name_the_connector,
@@ -63,6 +64,7 @@ class TransferSuite:
         """A KV load that does not end delays its request only, and its blocks stay reserved until it ends."""
         arrivals_share_a_step(self.harness, depth)
         loads_without_end(self.harness, depth)
+        a_load_without_end_is_given_up(self.harness, depth)
 
     @pytest.mark.parametrize("depth", [2, 3])
     def test_a_failed_row_spoils_no_load(self: _Engines, depth: int) -> None:
