@@ -154,6 +154,17 @@ class TestSchedulerFaults:
         assert caught.value.plugin == "tenonry_testkit.kernel.faulty:FaultyScheduler"
         assert caught.value.call == call
 
+    @pytest.mark.parametrize(
+        "call", ["has_requests", "schedule", "update_from_output", "make_stats", "finish_requests"]
+    )
+    def test_a_missing_result_names_plugin_and_call(self, monkeypatch, call):
+        core = make_core()
+        core.add_request(request(1))
+        monkeypatch.setattr(core.scheduler, call, lambda *_: None)
+        text = rf"plugin \S+ \(.*\) failed in {call}: TypeError: the result is None"
+        with pytest.raises(PluginFault, match=text):
+            drive(core)
+
     def test_a_broken_contract_names_plugin_step_and_rule(self):
         core = make_core(**faulty(scheduler={"rows": 3}))
         core.add_request(request(1))

@@ -190,15 +190,14 @@ class EngineCore:
 
     def request_counts(self) -> tuple[int, int]:
         """(running, waiting)."""
-        counts: tuple[int, int] = self._ask("get_request_counts")
-        return counts
+        return self._ask("get_request_counts")  # type: ignore[no-any-return]
 
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
         """Clear cached blocks, after draining the steps in flight; True if all were cleared."""
         self.collect_all()
-        done = bool(self._ask("reset_prefix_cache", reset_running_requests))
+        done: bool = self._ask("reset_prefix_cache", reset_running_requests)
         if reset_connector and self.kv_connector is not None:
             done = self.kv_connector.reset() and done
         return done
@@ -341,9 +340,11 @@ class EngineCore:
         )
 
     def _ask(self, call: str, *args: Any) -> Any:
-        """Call the scheduler and attribute exceptions to it."""
+        """Call the scheduler; attribute exceptions and missing results to it."""
         try:
-            return getattr(self.scheduler, call)(*args)
+            if (result := getattr(self.scheduler, call)(*args)) is None:
+                raise TypeError("the result is None")
+            return result
         except BaseException as error:
             raise self._blame(self.plan.get("scheduler"), call, error) from error
 

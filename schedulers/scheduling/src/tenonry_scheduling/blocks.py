@@ -93,7 +93,7 @@ class BlockManager(ABC):
 
         Called with the sizes of prompt chunks, before the columns advance.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__qualname__} takes snapshots and must define cut")
 
     def cut_row(self, row: int, num_tokens: int) -> int:
         """As `cut`, for one row."""
@@ -107,7 +107,7 @@ class BlockManager(ABC):
 
         Called once per row and step, after `register`.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__qualname__} takes snapshots and must define cut")
 
     @abstractmethod
     def free(
