@@ -97,6 +97,9 @@ class Numbers:
             else:
                 continue
             expect(number == wanted, COUNTS, "{} is {}, expected {}", name, number, wanted)
+        counted = {name for name in stats.extra if name.startswith((RUNNING, WAITING))}
+        missing = {prefix + name for prefix in (RUNNING, WAITING) for name in live} - counted
+        expect(not counted or not missing, COUNTS, "{} are not among {}", missing, counted)
 
 
 def numbers_add_up(
