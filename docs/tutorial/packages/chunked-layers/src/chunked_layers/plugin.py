@@ -1,28 +1,23 @@
-"""Model pass `chunked-layers`: feed-forward layers for at most 512 tokens at a time. Worker process."""
+"""Model pass `chunked-layers`: feed-forward layers in chunks of tokens. Worker process; light until it is applied."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
+from pydantic import Field
 
-from tenonry_worker_torch.fuse.block import FusedMLP
-from tenonry_worker_torch.fuse.decoder import FusedForward
+from tenonry.interfaces.plugin import PluginOptions
 from tenonry_worker_torch.passes.model_pass import ModelPass, PassFacts
 
 if TYPE_CHECKING:
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.loaded_model import LoadedModel
 
-TOKENS = 512
 
+class ChunkedLayersOptions(PluginOptions):
+    """Options of the model pass `chunked-layers`."""
 
-class Chunked(FusedMLP):
-    """A feed-forward layer, in chunks of tokens."""
-
-    def inner(self, x: torch.Tensor) -> torch.Tensor:
-        starts = range(0, max(len(x), 1), TOKENS)
-        return torch.cat([FusedMLP.inner(self, x[at : at + TOKENS]) for at in starts])
+    tokens: int = Field(default=512, ge=1, description="Maximum tokens of a chunk.")
 
 
 class ChunkedLayers(ModelPass):
@@ -30,19 +25,19 @@ class ChunkedLayers(ModelPass):
 
     interface_version = 1
     name: ClassVar[str] = "chunked-layers"
+    Options = ChunkedLayersOptions
+    options = ChunkedLayersOptions()
     changes_module: ClassVar[bool] = False
 
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
-        if not isinstance(model.forward, FusedForward):
-            return "the model has no fused layers"
-        if not all(isinstance(layer.mlp, FusedMLP) for layer in model.forward.layers):
-            return "some layers have no gated feed-forward part"
-        return None
+        from chunked_layers.layers import gated_layers
+
+        return None if gated_layers(model) else "no fused layer has a gated feed-forward part"
 
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
-        layers = model.forward.layers if isinstance(model.forward, FusedForward) else ()
-        for layer in layers:
-            mlp = layer.mlp
-            if isinstance(mlp, FusedMLP):
-                changes.set(layer, "mlp", Chunked(mlp.gate_up, mlp.down, mlp.activation))
-        return f"{len(layers)} layers"
+        from chunked_layers.layers import ChunkedMLP, gated_layers
+
+        layers = gated_layers(model)
+        for layer, mlp in layers:
+            changes.set(layer, "mlp", ChunkedMLP(mlp, self.options.tokens))
+        return f"{len(layers)} layers, {self.options.tokens} tokens at a time"
