@@ -28,10 +28,14 @@ CONCERNED = {
     "adapters": (
         "test_requests_that_cannot_share_a_step_take_turns",
         "test_a_step_has_at_most_max_loras_adapters",
+        "test_limits_delay_only_what_exceeds_them",
     ),
+    "budget": ("test_limits_delay_only_what_exceeds_them",),
+    "chunks": ("test_limits_delay_only_what_exceeds_them",),
     "encoder": (
         "test_requests_that_cannot_share_a_step_take_turns",
         "test_a_step_encodes_at_most_max_encoder_tokens",
+        "test_limits_delay_only_what_exceeds_them",
     ),
     "grammars": ("test_rows_with_a_grammar_wait_for_it_and_for_their_tokens",),
     "lookups": ("test_hits_are_those_that_requests_start_with",),
@@ -52,7 +56,7 @@ CONCERNED = {
     ),
     "prefix": ("test_prompts_that_ran_together_are_found",),
     "results": ("test_log_probabilities_belong_to_their_tokens", "test_stop_ids_end_requests"),
-    "rounds": ("test_drafts_add_up", "test_right_in_rounds"),
+    "rounds": ("test_drafts_add_up", "test_right_in_rounds", "test_rounds_have_their_length"),
     "scheduler": ("test_a_configuration_is_checked_before_the_start",),
     "settings": ("test_a_configuration_is_checked_before_the_start",),
     "snapshots": (
@@ -69,7 +73,10 @@ CONCERNED = {
         "test_hits_are_those_that_requests_start_with",
         "test_a_kv_connector_suits_the_model",
     ),
-    "whole": ("test_no_step_ends_in_a_piece_that_must_stay_whole",),
+    "whole": (
+        "test_no_step_ends_in_a_piece_that_must_stay_whole",
+        "test_limits_delay_only_what_exceeds_them",
+    ),
     "windows": (
         "test_a_repeated_prompt_is_found",
         "test_prompts_that_ran_together_are_found",

@@ -92,6 +92,14 @@ def rows_leave_rounds(make_harness: MakeHarness, **spec: Any) -> None:
         harness.drain()
 
 
+def rounds_end_at_stop_ids(make_harness: MakeHarness, **spec: Any) -> None:
+    """Send one request for each distance of its stop id to `min_tokens`; it ends in a multi-token step."""
+    for min_tokens in range(2, 9):
+        harness = make_harness(HarnessSpec(num_blocks=40, **spec))
+        send(harness, Send(max_tokens=12, stop_after=4, min_tokens=min_tokens))
+        harness.drain()
+
+
 def gone_is_sent(harness: SchedulerHarness) -> None:
     """End one request in each way; afterwards the worker must hold no row."""
     ways: list[Callable[[Entry], object]] = [
