@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 FAMILIES = ROOT / "plugins" / "worker-torch" / "tests" / "worker_families.py"
 RANKS = ROOT / "executors" / "multiproc" / "tests" / "rank_connector.py"
 SETTINGS = {
+    "log_stats": False,  # tests read the counters of the scheduler
     "executor": "uni", "scheduler": "batching", "dtype": "float32", "device": "cpu", "max_num_seqs": 4,
     "max_model_len": 64, "block_size": 4, "skip_tokenizer_init": True, "num_gpu_blocks_override": 40,
     "enable_prefix_caching": False,

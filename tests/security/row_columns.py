@@ -33,7 +33,6 @@ RESET = {
     "BadWords.active": 0,
     "BatchState.handle": 0,
     "BatchState.num_blocks": 0,
-    "BlockTables._capacity": 0,
     "BlockTables._count": 0,
     "AdapterRows._row_number": -1,
     "GrammarMasks._made": -1,
@@ -53,7 +52,6 @@ RESET = {
     "StepValidator._runs": 0,
     "StepValidator._stay": 0,
     "StepValidator._waits": 0,
-    "WindowTables._capacity": 0,
 }
 # Keyed by row, or sets of rows.
 KEYED = frozenset(

@@ -59,6 +59,16 @@ def test_no_culprit():
     assert "none is at fault" in state.verdict
 
 
+HOOK = """
+from tenonry import hookimpl
+
+
+@hookimpl
+def tenonry_engine_ready(info):
+    pass
+"""
+
+
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TmpPlugins]:
     monkeypatch.setenv(EXCLUDED, "")  # restored at the end
@@ -69,7 +79,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TmpPlugins
                 name,
                 requires=["tenonry>=0.1,<0.2"],
                 entry_points={"tenonry.plugins": {name: name}},
-                modules={name: ""},
+                modules={name: HOOK},
             )
         yield plugins
 
@@ -170,7 +180,7 @@ def test_checks_of_others_count(
             name,
             requires=["tenonry>=0.1,<0.2"],
             entry_points={"tenonry.plugins": {name: f"bisected_{name}"}},
-            modules={f"bisected_{name}": source},
+            modules={f"bisected_{name}": source + HOOK},
         )
     assert main(["bisect", "run", sys.executable, "-m", "tenonry", *words]) == 0
     assert text in capsys.readouterr().out

@@ -24,7 +24,7 @@ HANDLE = make_handle(1, 7)
 STOP = Completion([4, 5, 6], FinishReason.STOP, 6)
 
 
-def make_ledger(expected=STOP):
+def make_ledger(expected=STOP, *, has_started=True):
     source = EngineCoreRequest(
         handle=HANDLE,
         request_id="r",
@@ -34,6 +34,8 @@ def make_ledger(expected=STOP):
     ledger = Ledger()
     ledger.add(Entry(Request(source, 1, 0.0, 64), expected, 1))
     ledger.entries[HANDLE].started_at = 0.5
+    if has_started:
+        ledger.take(news(scheduled=[ScheduledOutput(HANDLE, 0.5, 1)]))
     return ledger
 
 
@@ -54,7 +56,7 @@ def finished(reason=FinishReason.STOP, stop_token_id=6, **fields):
 
 
 def test_right_deliveries_pass():
-    ledger = make_ledger()
+    ledger = make_ledger(has_started=False)
     assert ledger.take(news(4, scheduled=[ScheduledOutput(HANDLE, 0.5, 1)])) == []
     assert [entry.handle for entry in ledger.take(news(5, 6, finished=finished()))] == [HANDLE]
     assert ledger.live == []
@@ -100,7 +102,8 @@ def test_right_deliveries_pass():
     ],
 )
 def test_wrong_delivery_breaks_its_rule(deliveries, rule):
-    ledger = make_ledger()
+    is_start = any(outputs.scheduled for each in deliveries for outputs in each.values())
+    ledger = make_ledger(has_started=not is_start)
     for delivery in deliveries[:-1]:
         ledger.take(delivery)
     with pytest.raises(RuleBroken) as broken:
