@@ -83,16 +83,8 @@ def check_import(
         yield Finding(Rule.EXIT, label, text, *declared)
     for event in answer.get("events", ()):
         is_light = record.kind in KINDS or record.kind in LIGHT
-        if event["event"] == "heavy" and (answer["is_base_heavy"] or not is_light):
-            continue
-        text = TEXTS[event["event"]].format(**words, text=event["text"])
-        place = (event["file"], event["line"]) if event["file"] else declared
-        advice = ""
-        if event["event"] == "import":
-            module = record.target.partition(":")[0]
-            fault = "module" if event["file"] else "entry point"
-            advice = f"fix the {fault}; `python -c 'import {module}'` repeats the import"
-        yield Finding(EVENTS[event["event"]], label, text, *place, advice)
+        if event["event"] != "heavy" or (is_light and not answer["is_base_heavy"]):
+            yield _finding_of(event, label, record, declared)
     file, line = answer.get("place") or declared
     if problem := answer.get("problem"):
         text = problem.replace(f"; it stands at {file}:{line}", "")
@@ -106,6 +98,20 @@ def check_import(
         text = f"{words['kind']} '{record.name}' is of version {version} of its interface, the oldest supported"
         yield Finding(Rule.OLD_INTERFACE, label, text, file, line, f"port it to version {current}")
     yield from _check_settings(label, record, answer.get("settings", {}), (file, line))
+
+
+def _finding_of(
+    event: dict[str, Any], label: str, record: PluginRecord, declared: tuple[str, int]
+) -> Finding:
+    kind = record.kind.replace("_", " ")
+    text = TEXTS[event["event"]].format(kind=kind, name=record.name, text=event["text"])
+    place = (event["file"], event["line"]) if event["file"] else declared
+    advice = ""
+    if event["event"] == "import":
+        module = record.target.partition(":")[0]
+        fault = "module" if event["file"] else "entry point"
+        advice = f"fix the {fault}; `python -c 'import {module}'` repeats the import"
+    return Finding(EVENTS[event["event"]], label, text, *place, advice)
 
 
 def _check_settings(

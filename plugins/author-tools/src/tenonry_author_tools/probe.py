@@ -41,6 +41,16 @@ def record_of(event: Event) -> dict[str, Any]:
     }
 
 
+def failed_import(error: Exception) -> dict[str, Any]:
+    """Event of an import that raised, with the place of its cause."""
+    cause = error.__cause__ or error
+    file, line, _ = place_of(reversed([*traceback.walk_tb(cause.__traceback__)]))
+    if isinstance(cause, SyntaxError) and cause.filename:
+        file, line = cause.filename, cause.lineno or 0
+    event = "exit" if isinstance(cause, SystemExit) else "import"
+    return {"event": event, "text": str(error), "file": file, "line": line}
+
+
 def examine(task: dict[str, Any]) -> dict[str, Any]:
     """Import the plugin, and check it against its point."""
     from tenonry.errors import PluginError
@@ -64,13 +74,7 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
         answer["events"] += map(record_of, watch.settled())
         return answer
     except PluginError as error:
-        cause = error.__cause__ or error
-        file, line, _ = place_of(reversed([*traceback.walk_tb(cause.__traceback__)]))
-        if isinstance(cause, SyntaxError) and cause.filename:
-            file, line = cause.filename, cause.lineno or 0
-        event = "exit" if isinstance(cause, SystemExit) else "import"
-        answer["events"] += map(record_of, watch.settled())
-        answer["events"].append({"event": event, "text": str(error), "file": file, "line": line})
+        answer["events"] += [*map(record_of, watch.settled()), failed_import(error)]
         return answer
     answer["events"] += map(record_of, watch.settled())
     try:
