@@ -43,7 +43,12 @@ CORPORA = {
     "request_codec": [f"{TESTKIT}/test_request_codec_contract.py"],
     "route": ["plugins/openai-server/tests/test_route_contract.py"],
     "runner_feature": ["plugins/worker-torch/tests/runner/odd_features.py"],
-    "scheduler": [f"{TESTKIT}/test_broken_schedulers.py", f"{TESTKIT}/test_broken_snapshots.py"],
+    "scheduler": [
+        f"{TESTKIT}/test_broken_schedulers.py",
+        f"{TESTKIT}/test_broken_snapshots.py",
+        f"{TESTKIT}/test_broken_caches.py",
+        "schedulers/batching/tests/test_broken_policy_hosts.py",
+    ],
     "settings": [f"{TESTKIT}/test_settings_contract.py"],
     "stat_logger": [f"{TESTKIT}/test_other_contracts.py"],
     "step_observer": [f"{TESTKIT}/test_step_observer_contract.py"],

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import re
 import time
 from collections import Counter
+from pathlib import Path
 from typing import ClassVar
 
 import msgspec
@@ -33,6 +35,12 @@ from tenonry_testkit.scenarios_rows import REQUESTS
 from tenonry_testkit.scheduler import SchedulerContract
 from tenonry_testkit.tiers import nightly_unless
 
+ROOT = Path(__file__).parents[3]
+# Further corpora.
+ELSEWHERE = (
+    "tests/testkit/tests/test_broken_caches.py",
+    "schedulers/batching/tests/test_broken_policy_hosts.py",
+)
 CARRIES = "test_a_new_row_has_the_fields_of_its_request"
 
 
@@ -918,6 +926,8 @@ def test_defect_is_found_by_the_test_that_names_it(broken):
 def test_corpus_covers_the_contract():
     """At least twelve defects, and every test of the suite that looks for one finds at least one."""
     caught = Counter(broken.caught_by for broken in BROKEN)
+    for file in ELSEWHERE:
+        caught.update(re.findall(r'caught_by = "(test_\w+)"', (ROOT / file).read_text("utf-8")))
     tests = {name for name in dir(SchedulerContract) if name.startswith("test_")}
     assert len(BROKEN) >= 12
     assert (

@@ -79,7 +79,7 @@ def found_where_prompts_diverge(
 def recent_prompts_stay(make_harness: MakeHarness) -> None:
     """In a pool for two prompts, the one that was used last stays when a third arrives; so with slots for states."""
     states = {"windows": STATES, "num_state_slots": 2, "num_blocks": 60}
-    for change, length in (({"num_blocks": 13}, 18), (states, 6)):
+    for change, length in (({"num_blocks": 13}, 22), (states, 6)):
         for depth in (1, 2):
             spec = HarnessSpec(depth=depth, max_num_seqs=1, max_num_batched_tokens=24)
             harness = make_harness(dataclasses.replace(spec, **change))
