@@ -107,7 +107,7 @@ class BlockManager(ABC):
 
         Called once per row and step, after `register`.
         """
-        raise TypeError(f"{type(self).__qualname__} takes snapshots and must define cut")
+        raise TypeError(f"{type(self).__qualname__} takes snapshots and must define save_states")
 
     @abstractmethod
     def free(
