@@ -21,7 +21,7 @@ import numpy as np
 
 from tenonry.kv_cache import KVCacheGroup
 
-FORMAT = 1
+FORMAT = 2
 LIVE = "live"
 SHADOW = "shadow"
 CHUNK_STEPS = 256
@@ -59,7 +59,7 @@ class Header(msgspec.Struct, tag="header", kw_only=True):
     max_concurrent_steps: int = 1
 
 
-class RequestFacts(msgspec.Struct, array_like=True):
+class RequestFacts(msgspec.Struct, array_like=True, gc=False):
     """A request as it arrived, before step `step`. `key`: its place in the queue, where the scheduler sets one."""
 
     handle: int
@@ -74,17 +74,15 @@ class RequestFacts(msgspec.Struct, array_like=True):
 
 
 class Chunk(msgspec.Struct, tag="chunk", kw_only=True):
-    """Consecutive steps. Columns are little-endian arrays of the types in `COLUMNS`, S long unless noted; steps count
-    from `first_step`, in columns from 0.
+    """Consecutive steps. `TABLES` has the fields of the tables, little-endian and packed. Steps count from
+    `first_step`, in tables from 0.
 
-    `handle_of_row`: [R] before the first step, 0 where free. `ran`: bits [P, R], sets of rows that computed together;
-    `ran_set`: the one of each step. `other_*`: rows that computed another number of tokens than one. `total_tokens`: of
-    the step. `free_blocks`: after it, −1 if the scheduler has no count. `start_*`: requests that got a row;
-    `start_computed` of their `start_length` tokens had K/V. `gone_*`: rows that were given up. `got_*`: tokens of a
-    request in a multi-token step; in others a row that samples gets one. `end_*`: endings, with the step that follows,
-    and the tokens that the request had.
-    `held_*`: requests that were held back in a step, `held_by` whom; `pending_*`: requests that were not ready, and
-    for what.
+    `handle_of_row`: u64[R] before the first step, 0 where free. `ran`: bits [P, R], sets of rows that ran together.
+    `steps`: `set` is the one of each step; `free_blocks` after it, −1 if the scheduler has no count. `other`: rows that
+    computed another number of tokens than one. `starts`: requests that got a row; `computed` of their `length` tokens
+    had K/V. `gone`: rows that were given up. `got`: tokens of a request in a multi-token step; in others a row that
+    samples gets one. `ends`: endings, with the step that follows, and the tokens that the request had. `held`: requests
+    that were held back in a step, `held_by` whom; `pending`: requests that were not ready, and for what.
     """
 
     run: int = 0
@@ -93,56 +91,60 @@ class Chunk(msgspec.Struct, tag="chunk", kw_only=True):
     num_steps: int
     requests: list[RequestFacts] = []
     handle_of_row: bytes
-    time: bytes
-    total_tokens: bytes
-    round_tokens: bytes
-    free_blocks: bytes
     ran: bytes
-    ran_set: bytes
-    other_step: bytes
-    other_row: bytes
-    other_tokens: bytes
-    start_step: bytes
-    start_row: bytes
-    start_handle: bytes
-    start_computed: bytes
-    start_length: bytes
-    gone_step: bytes
-    gone_row: bytes
-    got_step: bytes
-    got_handle: bytes
-    got_tokens: bytes
-    end_step: bytes
-    end_handle: bytes
-    end_reason: bytes
-    end_length: bytes
-    held_step: bytes
-    held_handle: bytes
+    steps: bytes
+    other: bytes = b""
+    starts: bytes = b""
+    gone: bytes = b""
+    got: bytes = b""
+    ends: bytes = b""
+    held: bytes = b""
     held_by: list[str] = []
-    pending_step: bytes
-    pending_handle: bytes
+    pending: bytes = b""
     pending_for: list[str] = []
 
 
-COLUMNS: dict[str, str] = {
-    name: "<f8" if name == "time" else "<u8" if "handle" in name else "u1" if name == "ran" else "<i4"
-    for name, kind in Chunk.__annotations__.items()
-    if kind == "bytes"
-}  # fmt: skip
+_FORMATS = {"i": "<i4", "Q": "<u8", "d": "<f8"}  # of the module struct, and of numpy
+
+
+class Table:
+    """Records of equal fields. `fields`: names with a format of the module struct each."""
+
+    def __init__(self, **fields: str) -> None:
+        self.dtype = np.dtype([(name, _FORMATS[kind]) for name, kind in fields.items()])
+        self.record = struct.Struct("<" + "".join(fields.values())).pack
+
+    def records(self, length: int, **columns: Any) -> bytes:
+        """Bytes of `length` records; a column is an array or one value for all."""
+        found = np.empty(length, self.dtype)
+        for name, values in columns.items():
+            found[name] = values
+        return found.tobytes()
+
+    def read(self, data: bytes | bytearray) -> np.ndarray:
+        """The records as a structured array, which shares the memory."""
+        return np.frombuffer(data, self.dtype)
+
+
+TABLES = {
+    "steps": Table(set="i", time="d", total_tokens="i", round_tokens="i", free_blocks="i"),
+    "other": Table(step="i", row="i", tokens="i"),
+    "starts": Table(step="i", row="i", handle="Q", computed="i", length="i"),
+    "gone": Table(step="i", row="i"),
+    "got": Table(step="i", handle="Q", tokens="i"),
+    "ends": Table(step="i", handle="Q", reason="i", length="i"),
+    "held": Table(step="i", handle="Q"),
+    "pending": Table(step="i", handle="Q"),
+}
 
 Frame = Header | Chunk
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Frame).decode
 
 
-def column(chunk: Chunk, name: str) -> np.ndarray:
-    """A column as an array; `ran` as bits."""
-    return np.frombuffer(getattr(chunk, name), COLUMNS[name])
-
-
-def to_bytes(name: str, values: Any) -> bytes:
-    """The bytes of a column; most are empty in most chunks."""
-    return np.asarray(values, COLUMNS[name]).tobytes() if len(values) else b""
+def table(chunk: Chunk, name: str) -> np.ndarray:
+    """A table as a structured array."""
+    return TABLES[name].read(getattr(chunk, name))
 
 
 def pack(frame: Frame) -> bytes:

@@ -50,6 +50,9 @@ class ObservedScheduler(Scheduler):
         self.starvation_free = scheduler.starvation_free  # type: ignore[misc]
         self._scheduler = scheduler
         self._observers = tuple(observers)
+        # Called every step and not observed: no call in between.
+        self.has_requests = scheduler.has_requests  # type: ignore[method-assign]
+        self.get_request_counts = scheduler.get_request_counts  # type: ignore[method-assign]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scheduler, name)

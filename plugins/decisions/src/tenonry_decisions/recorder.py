@@ -1,13 +1,12 @@
 """Observer that records the decisions of a scheduler. Engine process, every step.
 
-A step costs a few appended numbers and the bytes of its rows, and is not kept: the memory of its arrays is used again
-while it is in the processor's cache. Further work in Python happens only for requests that arrive, get or lose a row,
-end, or are held. Columns are made of many steps together, in numpy.
+A step costs one packed record, and is not kept: the memory of its arrays is used again while it is in the processor's
+cache. Further work in Python happens only for requests that arrive, get or lose a row, end, or are held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,27 @@ from tenonry.interfaces.scheduler import Scheduler
 from tenonry.messages import OutputsByClient
 from tenonry.outputs import FinishReason
 from tenonry.request import Request, RequestStatus
-from tenonry.step import SchedulerOutput
-from tenonry_decisions.frames import CHUNK_STEPS, UNKNOWN, Chunk, Header, RequestFacts, to_bytes
+from tenonry.step import I32, SchedulerOutput
+from tenonry_decisions.frames import (
+    CHUNK_STEPS,
+    TABLES,
+    UNKNOWN,
+    Chunk,
+    Header,
+    RequestFacts,
+    table,
+)
 
 MAX_WAIT_S = 1.0  # until steps are written, while requests are live
 GRAMMAR = "grammar"
 KV_TRANSFER = "KV transfer"
+ROW_BYTES = 4  # i32
 
 Sink = Callable[[Chunk], None]
 _PLAIN = (int, float, str)
+_step_record = TABLES["steps"].record
+_start_record = TABLES["starts"].record
+_end_record = TABLES["ends"].record
 
 
 class Recorder:
@@ -42,178 +53,194 @@ class Recorder:
         self._clock = context.clock
         self._loads_kv = context.kv_connector is not None
         self._sinks = sinks
-        self._handle_of_row = np.zeros(header.max_num_seqs, np.uint64)
+        self._handle_of_row = np.zeros(header.max_num_seqs, "<u8")  # before the first step
         self._live: dict[int, Request] = {}
         self._first_step = 0
         self._written = self._clock()
         self._begin()
 
     def _begin(self) -> None:
-        self._handles_before = self._handle_of_row.copy()
-        self._steps: list[tuple[int, float, int, int, int]] = []
-        self._row_sets: dict[
-            bytes, int
-        ] = {}  # the sets of rows that computed, by their ids: they change seldom
-        self._starts: list[tuple[int, ...]] = []
-        self._gone: list[tuple[int, ...]] = []
-        self._other: list[tuple[int, ...]] = []
-        self._got: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self._num_steps = 0
+        self._row_sets: dict[bytes, int] = {}  # rows that computed together; they change seldom
+        self._rows: I32 | None = None  # of the latest step, if nobody can write into them
+        self._set = 0
         self._requests: list[RequestFacts] = []
-        self._ends: list[tuple[int, int, int, int]] = []
-        self._held: list[tuple[int, int, str]] = []
-        self._pending: list[tuple[int, int, str]] = []
+        self._steps = bytearray()
+        self._other: list[tuple[int, I32, I32]] = []
+        self._starts = bytearray()
+        self._gone = bytearray()
+        self._got = bytearray()
+        self._ends = bytearray()
+        self._held = bytearray()
+        self._held_by: list[str] = []
+        self._pending = bytearray()
+        self._pending_for: list[str] = []
 
     # ------------------------------------------------------------------ the observer
     def added(self, request: Request) -> None:
         self._live[request.handle] = request
+        source = request.source
         self._requests.append(
             RequestFacts(
-                request.handle,
-                request.request_id,
-                self._first_step + len(self._steps),
+                source.handle,
+                source.request_id,
+                self._first_step + self._num_steps,
                 self._clock(),
                 request.num_prompt_tokens,
                 request.num_output_tokens,
                 request.max_total_tokens,
-                request.priority,
+                source.priority,
                 _plain_key(request.key),
             )
         )
 
     def scheduled(self, output: SchedulerOutput) -> None:
         now = self._clock()
-        steps = self._steps
-        total, sets = output.total_tokens, self._row_sets
-        place = sets.setdefault(output.row.tobytes(), len(sets))
-        free = getattr(self._blocks, "num_free", UNKNOWN)
-        if total != len(output.row):
-            self._note_counts(output)
+        rows, total = output.row, output.total_tokens
+        if rows is not self._rows:
+            self._set = self._row_sets.setdefault(rows.tobytes(), len(self._row_sets))
+            self._rows = None if rows.flags.writeable else rows
+        if total != len(rows):
+            self._other.append((self._num_steps, rows, output.num_tokens))
         if output.new or len(output.gone):
             self._note_rows(output)
-        steps.append((place, now, total, output.round_tokens, free))
+        free = getattr(self._blocks, "num_free", UNKNOWN)
+        self._steps += _step_record(self._set, now, total, output.round_tokens, free)
         if held := getattr(self._scheduler, "held", None):
-            self._held += [(len(steps) - 1, handle, by) for handle, by in held.items()]
+            self._held += self._with_step("held", held)
+            self._held_by += held.values()
         if output.prepare:
-            self._pending += [(len(steps) - 1, handle, GRAMMAR) for handle in output.prepare]
+            self._note_pending(output.prepare, GRAMMAR)
         if self._loads_kv:
-            self._note_transfers()
-        if len(steps) == CHUNK_STEPS or now - self._written > MAX_WAIT_S:
+            self._note_pending(
+                [
+                    handle
+                    for handle, request in self._live.items()
+                    if request.status == RequestStatus.WAITING_FOR_KV
+                ],
+                KV_TRANSFER,
+            )
+        self._num_steps += 1
+        if self._num_steps == CHUNK_STEPS or now - self._written > MAX_WAIT_S:
             self.flush()
 
     def updated(self, outputs_by_client: OutputsByClient) -> None:
         for outputs in outputs_by_client.values():
             if len(outputs.offsets):
-                self._got.append((len(self._steps) - 1, outputs.handles, np.diff(outputs.offsets)))
-            for finished in outputs.finished:
-                self._end(finished.handle, finished.reason)
-        self._flush_if_idle()
+                self._got += TABLES["got"].records(
+                    len(outputs.handles),
+                    step=self._num_steps - 1,
+                    handle=outputs.handles,
+                    tokens=np.diff(outputs.offsets),
+                )
+            if outputs.finished:
+                self._end((each.handle, each.reason) for each in outputs.finished)
 
     def ended(self, requests: list[Request], reason: FinishReason) -> None:
-        for request in requests:
-            self._end(request.handle, reason)
-        self._flush_if_idle()
+        self._end((each.handle, reason) for each in requests)
 
     def shutdown(self) -> None:
         self.flush()
 
-    def _flush_if_idle(self) -> None:
-        """Flush after the last live request: an idle engine has no later step that would do it.
+    # ------------------------------------------------------------------ notes
+    def _end(self, ends: Iterable[tuple[int, FinishReason]]) -> None:
+        """Note the ends of requests, and flush after that of the last live one: an idle engine has no later step.
 
         A step without requests, which only gives up rows, waits for the next chunk.
         """
-        if not self._live and (self._ends or self._requests):
+        for handle, reason in ends:
+            request = self._live.pop(handle, None)
+            length = UNKNOWN
+            if request is not None:
+                length = request.num_prompt_tokens + request.num_output_tokens
+            self._ends += _end_record(self._num_steps, handle, reason, length)
+        if not self._live:
             self.flush()
 
-    def _end(self, handle: int, reason: FinishReason) -> None:
-        request = self._live.pop(handle, None)
-        length = UNKNOWN
-        if request is not None:
-            length = request.num_prompt_tokens + request.num_output_tokens
-        self._ends.append((len(self._steps), handle, int(reason), length))
+    def _note_rows(self, output: SchedulerOutput) -> None:
+        """Note rows that were taken and given up."""
+        step, gone = self._num_steps, output.gone
+        if len(gone):
+            self._gone += TABLES["gone"].records(len(gone), step=step, row=gone)
+        for new in output.new:
+            self._starts += _start_record(
+                step, new.row, new.handle, new.num_computed, len(new.token_ids)
+            )
 
-    def _note_transfers(self) -> None:
-        self._pending += [
-            (len(self._steps) - 1, handle, KV_TRANSFER)
-            for handle, request in self._live.items()
-            if request.status == RequestStatus.WAITING_FOR_KV
-        ]
+    def _note_pending(self, handles: Collection[int], what: str) -> None:
+        self._pending += self._with_step("pending", handles)
+        self._pending_for += [what] * len(handles)
+
+    def _with_step(self, kind: str, handles: Collection[int]) -> bytes:
+        step = self._num_steps
+        return TABLES[kind].records(len(handles), step=step, handle=[*handles])
 
     # ------------------------------------------------------------------ chunks
     def flush(self) -> None:
         """Pass on what was recorded since the last time."""
-        if not (self._steps or self._requests or self._ends):
+        if not (self._num_steps or self._requests or self._ends):
             return
         chunk = self._chunk()
-        self._first_step += len(self._steps)
+        self._change_rows(chunk)
+        self._first_step += self._num_steps
         self._begin()
         self._written = self._clock()
         for sink in self._sinks:
             sink(chunk)
 
     def _chunk(self) -> Chunk:
-        steps = self._steps
-        columns: dict[str, Any] = {
-            "handle_of_row": self._handles_before,
-            "ran": self._sets_as_bits(),
-            "got_step": np.repeat(
-                [step for step, _, _ in self._got], [len(each) for _, each, _ in self._got]
-            ),
-            "got_handle": _joined([handles for _, handles, _ in self._got]),
-            "got_tokens": _joined([counts for _, _, counts in self._got]),
-        }
-        _transpose(columns, steps, "ran_set time total_tokens round_tokens free_blocks")
-        _transpose(columns, self._other, "other_step other_row other_tokens")
-        _transpose(
-            columns, self._starts, "start_step start_row start_handle start_computed start_length"
-        )
-        _transpose(columns, self._gone, "gone_step gone_row")
-        _transpose(columns, self._ends, "end_step end_handle end_reason end_length")
-        _transpose(columns, [each[:2] for each in self._held], "held_step held_handle")
-        _transpose(columns, [each[:2] for each in self._pending], "pending_step pending_handle")
         return Chunk(
             run=self.header.run,
             source=self.header.source,
             first_step=self._first_step,
-            num_steps=len(steps),
+            num_steps=self._num_steps,
             requests=self._requests,
-            held_by=[by for _, _, by in self._held],
-            pending_for=[what for _, _, what in self._pending],
-            **{name: to_bytes(name, values) for name, values in columns.items()},
+            handle_of_row=self._handle_of_row.tobytes(),
+            ran=self._sets_as_bits().tobytes(),
+            steps=bytes(self._steps),
+            other=self._other_counts(),
+            starts=bytes(self._starts),
+            gone=bytes(self._gone),
+            got=bytes(self._got),
+            ends=bytes(self._ends),
+            held=bytes(self._held),
+            held_by=self._held_by,
+            pending=bytes(self._pending),
+            pending_for=self._pending_for,
         )
 
-    def _note_rows(self, output: SchedulerOutput) -> None:
-        """Note rows that were taken and given up, with the step that is recorded."""
-        step = len(self._steps)
-        if len(output.gone):
-            self._gone += [(step, row) for row in output.gone.tolist()]
-            self._handle_of_row[output.gone] = 0
-        for new in output.new:
-            self._starts.append((step, new.row, new.handle, new.num_computed, len(new.token_ids)))
-            self._handle_of_row[new.row] = new.handle
-
-    def _note_counts(self, output: SchedulerOutput) -> None:
-        """Note step, row and tokens, of rows that compute another number of tokens than one."""
-        step = len(self._steps)
-        other = np.flatnonzero(output.num_tokens != 1)
-        rows, counts = output.row[other].tolist(), output.num_tokens[other].tolist()
-        self._other += [(step, row, count) for row, count in zip(rows, counts, strict=True)]
+    def _change_rows(self, chunk: Chunk) -> None:
+        """Follow the rows to the end of a chunk. A step gives rows up before it takes others."""
+        starts, gone = table(chunk, "starts"), table(chunk, "gone")
+        last_gone = np.full(len(self._handle_of_row), -1)
+        last_gone[gone["row"]] = gone["step"]
+        self._handle_of_row[gone["row"]] = 0
+        stay = starts[starts["step"] >= last_gone[starts["row"]]]
+        self._handle_of_row[stay["row"]] = stay["handle"]
 
     def _sets_as_bits(self) -> np.ndarray:
         """The sets of rows, a bit per row."""
         ran = np.zeros((len(self._row_sets), len(self._handle_of_row)), np.bool_)
-        for rows, place in self._row_sets.items():
-            ran[place, np.frombuffer(rows, np.int32)] = True
+        sizes = [len(rows) // ROW_BYTES for rows in self._row_sets]
+        ran[
+            np.repeat(np.arange(len(sizes)), sizes),
+            np.frombuffer(b"".join(self._row_sets), np.int32),
+        ] = True
         return np.packbits(ran, axis=1)
 
-
-def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(arrays) if arrays else np.empty(0, np.int32)
-
-
-def _transpose(columns: dict[str, Any], rows: Sequence[tuple[int, ...]], names: str) -> None:
-    """Add one column for each name."""
-    found = zip(*rows, strict=True) if rows else [()] * len(names.split())
-    columns.update(zip(names.split(), found, strict=True))
+    def _other_counts(self) -> bytes:
+        """Rows that computed another number of tokens than one."""
+        if not self._other:
+            return b""
+        steps, rows, counts = zip(*self._other, strict=True)
+        num_tokens = np.concatenate(counts)
+        other = np.flatnonzero(num_tokens != 1)
+        return TABLES["other"].records(
+            len(other),
+            step=np.repeat(steps, [len(each) for each in rows])[other],
+            row=np.concatenate(rows)[other],
+            tokens=num_tokens[other],
+        )
 
 
 def _plain_key(key: object) -> Any:

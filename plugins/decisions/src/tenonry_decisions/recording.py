@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tenonry.outputs import FinishReason
-from tenonry_decisions.frames import LIVE, Chunk, Header, RequestFacts, column, runs, unpack
+from tenonry_decisions.frames import LIVE, Chunk, Header, RequestFacts, runs, table, unpack
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Recording:
         return header.started_at + (self.time[0] - header.clock if len(self.time) else 0.0)
 
     def _whole(self, name: str) -> np.ndarray:
-        parts = [column(chunk, name) for chunk in self._chunks]
+        parts = [table(chunk, "steps")[name] for chunk in self._chunks]
         return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
     # ------------------------------------------------------------------ reading
@@ -95,11 +95,8 @@ class Recording:
         if chunk.first_step == self.first:
             self._enter_first(chunk)
         events: list[tuple[int, int, tuple[int, ...]]] = []
-        for kind, names in enumerate(
-            ("end_step end_handle end_reason end_length", "gone_step gone_row", _START)
-        ):
-            columns = [column(chunk, name).tolist() for name in names.split()]
-            events += [(each[0], kind, each) for each in zip(*columns, strict=True)]
+        for kind, name in enumerate(("ends", "gone", "starts")):
+            events += [(each[0], kind, each) for each in table(chunk, name).tolist()]
         events.sort(key=lambda event: event[:2])
         self.used_rows[chunk.first_step - self.first :] = len(self._in_row)
         for step, kind, values in events:
@@ -110,7 +107,7 @@ class Recording:
         self._read_notes(chunk)
 
     def _enter_first(self, chunk: Chunk) -> None:
-        handle_of_row = column(chunk, "handle_of_row")
+        handle_of_row = np.frombuffer(chunk.handle_of_row, "<u8")
         for row in np.flatnonzero(handle_of_row).tolist():
             if track := self._current.get(int(handle_of_row[row])):
                 track.stays.append(Stay(row, self.first, -1, -1))
@@ -122,11 +119,9 @@ class Recording:
             (self.held, "held", chunk.held_by),
             (self.pending, "pending", chunk.pending_for),
         ):
-            steps, handles = column(chunk, f"{kind}_step"), column(chunk, f"{kind}_handle")
-            for step, handle, text in zip(steps.tolist(), handles.tolist(), texts, strict=True):
+            for (step, handle), text in zip(table(chunk, kind).tolist(), texts, strict=True):
                 found[first + step, handle] = text
-        got = [column(chunk, f"got_{name}").tolist() for name in ("step", "handle", "tokens")]
-        for step, handle, tokens in zip(*got, strict=True):
+        for step, handle, tokens in table(chunk, "got").tolist():
             self._got[first + step, handle] = tokens
 
     def _start(self, step: int, row: int, handle: int, computed: int, length: int) -> None:
@@ -162,14 +157,16 @@ class Recording:
             first, last = max(start, chunk.first_step), min(stop, _stop(chunk))
             if first >= last:
                 continue
-            sets = np.unpackbits(
-                column(chunk, "ran").reshape(-1, -(-self.header.max_num_seqs // 8)), axis=1
-            )
+            bits = np.frombuffer(chunk.ran, np.uint8)
+            sets = np.unpackbits(bits.reshape(-1, -(-self.header.max_num_seqs // 8)), axis=1)
             inside = slice(first - chunk.first_step, last - chunk.first_step)
-            found[first - start : last - start] = sets[column(chunk, "ran_set")[inside], stay.row]
-            step = column(chunk, "other_step") + chunk.first_step
-            mine = (column(chunk, "other_row") == stay.row) & (step >= first) & (step < last)
-            found[step[mine] - start] = column(chunk, "other_tokens")[mine]
+            found[first - start : last - start] = sets[
+                table(chunk, "steps")["set"][inside], stay.row
+            ]
+            other = table(chunk, "other")
+            step = other["step"] + chunk.first_step
+            mine = (other["row"] == stay.row) & (step >= first) & (step < last)
+            found[step[mine] - start] = other["tokens"][mine]
         return found
 
     def outputs(self, track: Track, stay: Stay) -> np.ndarray:
@@ -208,9 +205,6 @@ class Recording:
         some = ", ".join(track.label for track in (near or self.tracks)[-5:]) or "none"
         what = f"is part of {len(near)} ids" if near else "is not in the records"
         raise LookupError(f"request '{name}' {what}; the latest: {some}")
-
-
-_START = "start_step start_row start_handle start_computed start_length"
 
 
 def _stop(chunk: Chunk) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tenonry.errors import ConfigError
-from tenonry_decisions.frames import Chunk, Header, RequestFacts, column, end_of_frames, pack
+from tenonry_decisions.frames import Chunk, Header, RequestFacts, end_of_frames, pack, table
 from tenonry_decisions.settings import log_of
 
 
@@ -113,7 +113,7 @@ class MemorySink:
             kept -= dropped.num_steps
             facts = self._earlier[chunk.source]
             facts.update((each.handle, each) for each in dropped.requests)
-            for handle in column(dropped, "end_handle").tolist():
+            for handle in table(dropped, "ends")["handle"].tolist():
                 facts.pop(handle, None)
 
     def frames(self) -> bytes:

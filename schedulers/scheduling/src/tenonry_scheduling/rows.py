@@ -62,6 +62,7 @@ class Rows:
         rows = range(max_num_seqs)
         self._free = list(reversed(rows))  # the lowest row is taken first
         self._running: Index | None = None  # `active` as an array, until that changes
+        self._running_i32: I32 | None = None
 
     def _column(self) -> I32:
         return np.zeros(self.size, np.int32)
@@ -78,7 +79,17 @@ class Rows:
             running = np.fromiter(self.active, np.intp, len(self.active))
             running.setflags(write=False)
             self._running = running
+            self._running_i32 = None
         return running
+
+    def as_i32(self, rows: Index) -> I32:
+        """`rows` as workers receive them. Read-only, and the same array for the same `running()`."""
+        if rows is not self._running:
+            return rows.astype(np.int32)
+        if self._running_i32 is None:
+            self._running_i32 = rows.astype(np.int32)
+            self._running_i32.setflags(write=False)
+        return self._running_i32
 
     def enter(self, request: Request) -> int:
         """Assign a row to `request` and fill its columns; the row is not active yet."""

@@ -223,7 +223,7 @@ class StepBuilder:
         if self._scheduled:
             scheduled = _join(self._scheduled)
             row, output.num_tokens, output.next_token, output.samples = scheduled
-            output.row = row.astype(np.int32)
+            output.row = self._rows.as_i32(row)
             output.generation = self._rows.generation[row]
             if self._rounds is not None:
                 self._add_ahead(self._rounds.extend(row, output, self.now))
