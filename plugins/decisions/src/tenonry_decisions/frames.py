@@ -12,9 +12,9 @@ computes nothing unrequested.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from io import FileIO
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
@@ -59,17 +59,17 @@ class Header(msgspec.Struct, tag="header", kw_only=True):
     max_concurrent_steps: int = 1
 
 
-class RequestFacts(msgspec.Struct, array_like=True, gc=False):
+class RequestFacts(NamedTuple):
     """A request as it arrived, before step `step`. `key`: its place in the queue, where the scheduler sets one."""
 
     handle: int
-    request_id: str
     step: int
     time: float
     num_prompt: int
     num_delivered: int
     max_total: int
     priority: int
+    request_id: str
     key: Any = None
 
 
@@ -77,6 +77,7 @@ class Chunk(msgspec.Struct, tag="chunk", kw_only=True):
     """Consecutive steps. `TABLES` has the fields of the tables, little-endian and packed. Steps count from
     `first_step`, in tables from 0.
 
+    `requests`: those that arrived, with `request_ids` and `keys`.
     `handle_of_row`: u64[R] before the first step, 0 where free. `ran`: bits [P, R], sets of rows that ran together.
     `steps`: `set` is the one of each step; `free_blocks` after it, −1 if the scheduler has no count. `other`: rows that
     computed another number of tokens than one. `starts`: requests that got a row; `computed` of their `length` tokens
@@ -89,7 +90,9 @@ class Chunk(msgspec.Struct, tag="chunk", kw_only=True):
     source: str = LIVE
     first_step: int
     num_steps: int
-    requests: list[RequestFacts] = []
+    requests: bytes = b""
+    request_ids: list[str] = []
+    keys: list[Any] = []
     handle_of_row: bytes
     ran: bytes
     steps: bytes
@@ -127,6 +130,15 @@ class Table:
 
 
 TABLES = {
+    "requests": Table(
+        handle="Q",
+        step="i",
+        time="d",
+        num_prompt="i",
+        num_delivered="i",
+        max_total="i",
+        priority="d",
+    ),
     "steps": Table(set="i", time="d", total_tokens="i", round_tokens="i", free_blocks="i"),
     "other": Table(step="i", row="i", tokens="i"),
     "starts": Table(step="i", row="i", handle="Q", computed="i", length="i"),
@@ -145,6 +157,28 @@ _decode = msgspec.msgpack.Decoder(Frame).decode
 def table(chunk: Chunk, name: str) -> np.ndarray:
     """A table as a structured array."""
     return TABLES[name].read(getattr(chunk, name))
+
+
+def facts_of(chunk: Chunk) -> list[RequestFacts]:
+    """The requests that arrived."""
+    requests = zip(table(chunk, "requests").tolist(), chunk.request_ids, chunk.keys, strict=True)
+    return [
+        RequestFacts(*numbers, int(priority), request_id, key)
+        for (*numbers, priority), request_id, key in requests
+    ]
+
+
+def with_earlier(chunk: Chunk, earlier: Sequence[RequestFacts]) -> Chunk:
+    """A chunk that also has requests which arrived before it."""
+    *numbers, request_ids, keys = zip(*earlier, strict=True)
+    names = TABLES["requests"].dtype.names
+    columns = dict(zip(names, numbers, strict=True))
+    return msgspec.structs.replace(
+        chunk,
+        requests=TABLES["requests"].records(len(earlier), **columns) + chunk.requests,
+        request_ids=[*request_ids, *chunk.request_ids],
+        keys=[*keys, *chunk.keys],
+    )
 
 
 def pack(frame: Frame) -> bytes:

@@ -16,15 +16,7 @@ from tenonry.messages import OutputsByClient
 from tenonry.outputs import FinishReason
 from tenonry.request import Request, RequestStatus
 from tenonry.step import I32, SchedulerOutput
-from tenonry_decisions.frames import (
-    CHUNK_STEPS,
-    TABLES,
-    UNKNOWN,
-    Chunk,
-    Header,
-    RequestFacts,
-    table,
-)
+from tenonry_decisions.frames import CHUNK_STEPS, TABLES, UNKNOWN, Chunk, Header, table
 
 MAX_WAIT_S = 1.0  # until steps are written, while requests are live
 GRAMMAR = "grammar"
@@ -33,6 +25,7 @@ ROW_BYTES = 4  # i32
 
 Sink = Callable[[Chunk], None]
 _PLAIN = (int, float, str)
+_request_record = TABLES["requests"].record
 _step_record = TABLES["steps"].record
 _start_record = TABLES["starts"].record
 _end_record = TABLES["ends"].record
@@ -64,7 +57,9 @@ class Recorder:
         self._row_sets: dict[bytes, int] = {}  # rows that computed together; they change seldom
         self._rows: I32 | None = None  # of the latest step, if nobody can write into them
         self._set = 0
-        self._requests: list[RequestFacts] = []
+        self._requests = bytearray()
+        self._request_ids: list[str] = []
+        self._keys: list[Any] = []
         self._steps = bytearray()
         self._other: list[tuple[int, I32, I32]] = []
         self._starts = bytearray()
@@ -78,21 +73,20 @@ class Recorder:
 
     # ------------------------------------------------------------------ the observer
     def added(self, request: Request) -> None:
-        self._live[request.handle] = request
-        source = request.source
-        self._requests.append(
-            RequestFacts(
-                source.handle,
-                source.request_id,
-                self._first_step + self._num_steps,
-                self._clock(),
-                request.num_prompt_tokens,
-                request.num_output_tokens,
-                request.max_total_tokens,
-                source.priority,
-                _plain_key(request.key),
-            )
+        source, key = request.source, request.key
+        handle = source.handle
+        self._live[handle] = request
+        self._requests += _request_record(
+            handle,
+            self._first_step + self._num_steps,
+            self._clock(),
+            request.num_prompt_tokens,
+            request.num_output_tokens,
+            request.max_total_tokens,
+            source.priority,
         )
+        self._request_ids.append(source.request_id)
+        self._keys.append(key if type(key) is int else _plain_key(key))
 
     def scheduled(self, output: SchedulerOutput) -> None:
         now = self._clock()
@@ -194,7 +188,9 @@ class Recorder:
             source=self.header.source,
             first_step=self._first_step,
             num_steps=self._num_steps,
-            requests=self._requests,
+            requests=bytes(self._requests),
+            request_ids=self._request_ids,
+            keys=self._keys,
             handle_of_row=self._handle_of_row.tobytes(),
             ran=self._sets_as_bits().tobytes(),
             steps=bytes(self._steps),

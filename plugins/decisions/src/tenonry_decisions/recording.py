@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tenonry.outputs import FinishReason
-from tenonry_decisions.frames import LIVE, Chunk, Header, RequestFacts, runs, table, unpack
+from tenonry_decisions.frames import (
+    LIVE,
+    Chunk,
+    Header,
+    RequestFacts,
+    facts_of,
+    runs,
+    table,
+    unpack,
+)
 
 
 @dataclass
@@ -89,7 +98,7 @@ class Recording:
 
     # ------------------------------------------------------------------ reading
     def _read(self, chunk: Chunk) -> None:
-        for facts in chunk.requests:
+        for facts in facts_of(chunk):
             track = self._current[facts.handle] = Track(facts)
             self.tracks.append(track)
         if chunk.first_step == self.first:

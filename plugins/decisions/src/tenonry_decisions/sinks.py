@@ -14,7 +14,16 @@ from pathlib import Path
 import msgspec
 
 from tenonry.errors import ConfigError
-from tenonry_decisions.frames import Chunk, Header, RequestFacts, end_of_frames, pack, table
+from tenonry_decisions.frames import (
+    Chunk,
+    Header,
+    RequestFacts,
+    end_of_frames,
+    facts_of,
+    pack,
+    table,
+    with_earlier,
+)
 from tenonry_decisions.settings import log_of
 
 
@@ -112,21 +121,17 @@ class MemorySink:
             dropped = chunks.popleft()
             kept -= dropped.num_steps
             facts = self._earlier[chunk.source]
-            facts.update((each.handle, each) for each in dropped.requests)
+            facts.update((each.handle, each) for each in facts_of(dropped))
             for handle in table(dropped, "ends")["handle"].tolist():
                 facts.pop(handle, None)
 
     def frames(self) -> bytes:
         """The kept records as a file would have them; the first chunk names the requests that came before it."""
-        parts = []
+        parts: list[bytes] = []
         for header in self._headers:
-            parts.append(pack(header))
+            chunks = [*self._chunks[header.source]]
             earlier = [*self._earlier[header.source].values()]
-            for chunk in self._chunks[header.source]:
-                if earlier:
-                    whole = {name: getattr(chunk, name) for name in chunk.__struct_fields__}
-                    parts.append(pack(Chunk(**(whole | {"requests": earlier + chunk.requests}))))
-                    earlier = []
-                else:
-                    parts.append(pack(chunk))
+            if earlier:
+                chunks[0] = with_earlier(chunks[0], earlier)
+            parts += [pack(header), *map(pack, chunks)]
         return b"".join(parts)
