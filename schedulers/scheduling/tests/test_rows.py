@@ -134,6 +134,13 @@ def test_the_order_is_the_same_array_until_it_changes(driver):
     assert rows.running() is order
     with pytest.raises(ValueError, match="read-only"):
         order[0] = 5
+    for_workers = rows.as_i32(order)
+    assert for_workers.dtype == np.int32
+    assert for_workers.tolist() == order.tolist()
+    assert rows.as_i32(order) is for_workers
+    assert not for_workers.flags.writeable
     rows.leave(int(order[0]))
     assert len(order) == 2
     assert rows.running().tolist() == order[1:].tolist()
+    assert rows.as_i32(rows.running()).tolist() == order[1:].tolist()
+    assert rows.as_i32(order).tolist() == order.tolist()

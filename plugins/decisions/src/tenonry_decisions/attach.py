@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError
@@ -30,6 +30,7 @@ class EngineRecords:
         self._log = settings.decision_log
         self._memory = MemorySink(settings.decision_steps) if settings.decision_steps else None
         self._recorders: list[Recorder] = []
+        self._observed: list[ObservedScheduler] = []
 
     def recorder(self, header: Header, scheduler: Scheduler) -> Recorder:
         """An observer that records into the sinks."""
@@ -43,8 +44,18 @@ class EngineRecords:
         self._recorders.append(recorder)
         return recorder
 
+    def observe(
+        self, scheduler: Scheduler, observers: Iterable[SchedulerObserver]
+    ) -> ObservedScheduler:
+        """Stand-in for `scheduler` whose calls the observers follow."""
+        observed = ObservedScheduler(scheduler, observers)
+        self._observed.append(observed)
+        return observed
+
     def frames(self) -> bytes:
         """The records in memory, up to the latest step."""
+        for observed in self._observed:
+            observed.pass_on()
         for recorder in self._recorders:
             recorder.flush()
             # A standby gets its index when it takes over.
@@ -70,7 +81,7 @@ def attach(engine: Engine, config: EngineConfig, settings: DecisionSettings) -> 
             observers.append(_shadow(scheduler.context, config, settings, records))
         except Exception as error:  # noqa: BLE001 - the live scheduler continues without its shadow
             logger.error("disabled the shadow scheduler: %s", error)
-    engine.scheduler = ObservedScheduler(scheduler, observers)
+    engine.scheduler = records.observe(scheduler, observers)
     return records
 
 
@@ -83,7 +94,7 @@ def _shadow(
     own, choice = candidate_config(config, settings)
     candidate, plugin = build_candidate(own, choice, context)
     header = make_header(candidate.context, plugin, SHADOW, policy_of(own), run=records.run)
-    observed = ObservedScheduler(candidate, [records.recorder(header, candidate)])
+    observed = records.observe(candidate, [records.recorder(header, candidate)])
     return Shadow(observed, plugin.name, context.max_model_len)
 
 

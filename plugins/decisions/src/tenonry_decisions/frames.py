@@ -12,7 +12,7 @@ computes nothing unrequested.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from io import FileIO
 from typing import Any, BinaryIO, NamedTuple
 
@@ -78,7 +78,8 @@ class Chunk(msgspec.Struct, tag="chunk", kw_only=True):
     `first_step`, in tables from 0.
 
     `requests`: those that arrived, with `request_ids` and `keys`.
-    `handle_of_row`: u64[R] before the first step, 0 where free. `ran`: bits [P, R], sets of rows that ran together.
+    `handle_of_row`: u64[R] before the first step, 0 where free; empty where the records before are there. `ran`: bits
+    [P, R], sets of rows that ran together.
     `steps`: `set` is the one of each step; `free_blocks` after it, −1 if the scheduler has no count. `other`: rows that
     computed another number of tokens than one. `starts`: requests that got a row; `computed` of their `length` tokens
     had K/V. `gone`: rows that were given up. `got`: tokens of a request in a multi-token step; in others a row that
@@ -93,7 +94,7 @@ class Chunk(msgspec.Struct, tag="chunk", kw_only=True):
     requests: bytes = b""
     request_ids: list[str] = []
     keys: list[Any] = []
-    handle_of_row: bytes
+    handle_of_row: bytes = b""
     ran: bytes
     steps: bytes
     other: bytes = b""
@@ -153,6 +154,8 @@ Frame = Header | Chunk
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Frame).decode
 
+NUMBERS = TABLES["requests"].dtype.names or ()  # of a request
+
 
 def table(chunk: Chunk, name: str) -> np.ndarray:
     """A table as a structured array."""
@@ -166,19 +169,6 @@ def facts_of(chunk: Chunk) -> list[RequestFacts]:
         RequestFacts(*numbers, int(priority), request_id, key)
         for (*numbers, priority), request_id, key in requests
     ]
-
-
-def with_earlier(chunk: Chunk, earlier: Sequence[RequestFacts]) -> Chunk:
-    """A chunk that also has requests which arrived before it."""
-    *numbers, request_ids, keys = zip(*earlier, strict=True)
-    names = TABLES["requests"].dtype.names
-    columns = dict(zip(names, numbers, strict=True))
-    return msgspec.structs.replace(
-        chunk,
-        requests=TABLES["requests"].records(len(earlier), **columns) + chunk.requests,
-        request_ids=[*request_ids, *chunk.request_ids],
-        keys=[*keys, *chunk.keys],
-    )
 
 
 def pack(frame: Frame) -> bytes:

@@ -16,7 +16,7 @@ from tenonry.messages import OutputsByClient
 from tenonry.outputs import FinishReason
 from tenonry.request import Request, RequestStatus
 from tenonry.step import I32, SchedulerOutput
-from tenonry_decisions.frames import CHUNK_STEPS, TABLES, UNKNOWN, Chunk, Header, table
+from tenonry_decisions.frames import CHUNK_STEPS, TABLES, UNKNOWN, Chunk, Header
 
 MAX_WAIT_S = 1.0  # until steps are written, while requests are live
 GRAMMAR = "grammar"
@@ -32,21 +32,16 @@ _end_record = TABLES["ends"].record
 
 
 class Recorder:
-    """Makes chunks of the steps of `scheduler` and passes them to the sinks.
-
-    Schedulers that delay requests may name the plugin in `held`, by handle, of the latest step.
-    """
+    """Makes chunks of the steps of `scheduler` and passes them to the sinks."""
 
     def __init__(self, header: Header, scheduler: Scheduler, sinks: Sequence[Sink]) -> None:
         self.name = f"the decision record of scheduler '{header.scheduler}' ({header.source})"
         self.header = header
-        self._scheduler = scheduler
-        self._blocks = getattr(scheduler, "blocks", None)
         context = scheduler.context
         self._clock = context.clock
-        self._loads_kv = context.kv_connector is not None
+        # Requests that load K/V are found by their status.
+        self.is_immediate = context.kv_connector is not None
         self._sinks = sinks
-        self._handle_of_row = np.zeros(header.max_num_seqs, "<u8")  # before the first step
         self._live: dict[int, Request] = {}
         self._first_step = 0
         self._written = self._clock()
@@ -72,24 +67,24 @@ class Recorder:
         self._pending_for: list[str] = []
 
     # ------------------------------------------------------------------ the observer
-    def added(self, request: Request) -> None:
-        source, key = request.source, request.key
-        handle = source.handle
-        self._live[handle] = request
+    def added(self, request: Request, now: float, key: object) -> None:
+        source = request.source
+        self._live[source.handle] = request
         self._requests += _request_record(
-            handle,
+            source.handle,
             self._first_step + self._num_steps,
-            self._clock(),
+            now,
             request.num_prompt_tokens,
-            request.num_output_tokens,
+            len(source.output_token_ids),
             request.max_total_tokens,
             source.priority,
         )
         self._request_ids.append(source.request_id)
-        self._keys.append(key if type(key) is int else _plain_key(key))
+        self._keys.append(_plain_key(key))
 
-    def scheduled(self, output: SchedulerOutput) -> None:
-        now = self._clock()
+    def scheduled(
+        self, output: SchedulerOutput, now: float, free_blocks: int, held: dict[int, str]
+    ) -> None:
         rows, total = output.row, output.total_tokens
         if rows is not self._rows:
             self._set = self._row_sets.setdefault(rows.tobytes(), len(self._row_sets))
@@ -98,22 +93,14 @@ class Recorder:
             self._other.append((self._num_steps, rows, output.num_tokens))
         if output.new or len(output.gone):
             self._note_rows(output)
-        free = getattr(self._blocks, "num_free", UNKNOWN)
-        self._steps += _step_record(self._set, now, total, output.round_tokens, free)
-        if held := getattr(self._scheduler, "held", None):
+        self._steps += _step_record(self._set, now, total, output.round_tokens, free_blocks)
+        if held:
             self._held += self._with_step("held", held)
             self._held_by += held.values()
         if output.prepare:
             self._note_pending(output.prepare, GRAMMAR)
-        if self._loads_kv:
-            self._note_pending(
-                [
-                    handle
-                    for handle, request in self._live.items()
-                    if request.status == RequestStatus.WAITING_FOR_KV
-                ],
-                KV_TRANSFER,
-            )
+        if self.is_immediate:
+            self._note_transfers()
         self._num_steps += 1
         if self._num_steps == CHUNK_STEPS or now - self._written > MAX_WAIT_S:
             self.flush()
@@ -161,6 +148,14 @@ class Recorder:
                 step, new.row, new.handle, new.num_computed, len(new.token_ids)
             )
 
+    def _note_transfers(self) -> None:
+        loading = [
+            handle
+            for handle, request in self._live.items()
+            if request.status == RequestStatus.WAITING_FOR_KV
+        ]
+        self._note_pending(loading, KV_TRANSFER)
+
     def _note_pending(self, handles: Collection[int], what: str) -> None:
         self._pending += self._with_step("pending", handles)
         self._pending_for += [what] * len(handles)
@@ -175,7 +170,6 @@ class Recorder:
         if not (self._num_steps or self._requests or self._ends):
             return
         chunk = self._chunk()
-        self._change_rows(chunk)
         self._first_step += self._num_steps
         self._begin()
         self._written = self._clock()
@@ -191,7 +185,6 @@ class Recorder:
             requests=bytes(self._requests),
             request_ids=self._request_ids,
             keys=self._keys,
-            handle_of_row=self._handle_of_row.tobytes(),
             ran=self._sets_as_bits().tobytes(),
             steps=bytes(self._steps),
             other=self._other_counts(),
@@ -205,18 +198,9 @@ class Recorder:
             pending_for=self._pending_for,
         )
 
-    def _change_rows(self, chunk: Chunk) -> None:
-        """Follow the rows to the end of a chunk. A step gives rows up before it takes others."""
-        starts, gone = table(chunk, "starts"), table(chunk, "gone")
-        last_gone = np.full(len(self._handle_of_row), -1)
-        last_gone[gone["row"]] = gone["step"]
-        self._handle_of_row[gone["row"]] = 0
-        stay = starts[starts["step"] >= last_gone[starts["row"]]]
-        self._handle_of_row[stay["row"]] = stay["handle"]
-
     def _sets_as_bits(self) -> np.ndarray:
         """The sets of rows, a bit per row."""
-        ran = np.zeros((len(self._row_sets), len(self._handle_of_row)), np.bool_)
+        ran = np.zeros((len(self._row_sets), self.header.max_num_seqs), np.bool_)
         sizes = [len(rows) // ROW_BYTES for rows in self._row_sets]
         ran[
             np.repeat(np.arange(len(sizes)), sizes),

@@ -68,20 +68,24 @@ def build_candidate(
 class Shadow:
     """Observer of the live scheduler that drives the candidate."""
 
+    is_immediate = True  # the candidate decides by the time of the step
+
     def __init__(self, scheduler: Scheduler, name: str, max_model_len: int) -> None:
         self.name = f"shadow scheduler '{name}'"
         self._scheduler = scheduler
         self._engine = VirtualEngine(scheduler, max_model_len)
         self._counts: dict[int, int] = {}  # tokens of live requests
 
-    def added(self, request: Request) -> None:
+    def added(self, request: Request, now: float, key: object) -> None:
         self._counts[request.handle] = 0
         try:
             self._engine.add(request.source, request.arrival_time)
         except RequestError:
             self._counts.pop(request.handle)  # rejected by the candidate
 
-    def scheduled(self, output: SchedulerOutput) -> None:
+    def scheduled(
+        self, output: SchedulerOutput, now: float, free_blocks: int, held: dict[int, str]
+    ) -> None:
         self._engine.step()
 
     def updated(self, outputs_by_client: OutputsByClient) -> None:

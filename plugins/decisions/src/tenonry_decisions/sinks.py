@@ -9,12 +9,16 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from io import FileIO
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from tenonry.errors import ConfigError
 from tenonry_decisions.frames import (
+    NUMBERS,
+    TABLES,
     Chunk,
     Header,
     RequestFacts,
@@ -22,7 +26,6 @@ from tenonry_decisions.frames import (
     facts_of,
     pack,
     table,
-    with_earlier,
 )
 from tenonry_decisions.settings import log_of
 
@@ -102,36 +105,61 @@ class MemorySink:
 
     def __init__(self, num_steps: int) -> None:
         self._num_steps = num_steps
-        self._headers: list[Header] = []
-        self._chunks: dict[str, deque[Chunk]] = {}
-        self._earlier: dict[str, dict[int, RequestFacts]] = {}
+        self._kept: dict[str, _Kept] = {}
 
     def begin(self, header: Header) -> None:
         """Expect the chunks of one more source."""
-        self._headers.append(header)
-        self._chunks[header.source] = deque()
-        self._earlier[header.source] = {}
+        self._kept[header.source] = _Kept(header)
 
     def write(self, chunk: Chunk) -> None:
         """Keep a chunk, and drop the oldest ones of its source that are not needed for `num_steps`."""
-        chunks = self._chunks[chunk.source]
-        chunks.append(chunk)
-        kept = sum(each.num_steps for each in chunks)
-        while kept - chunks[0].num_steps >= self._num_steps:
-            dropped = chunks.popleft()
-            kept -= dropped.num_steps
-            facts = self._earlier[chunk.source]
-            facts.update((each.handle, each) for each in facts_of(dropped))
-            for handle in table(dropped, "ends")["handle"].tolist():
-                facts.pop(handle, None)
+        kept = self._kept[chunk.source]
+        kept.chunks.append(chunk)
+        num_steps = sum(each.num_steps for each in kept.chunks)
+        while num_steps - kept.chunks[0].num_steps >= self._num_steps:
+            num_steps -= kept.chunks[0].num_steps
+            kept.drop()
 
     def frames(self) -> bytes:
-        """The kept records as a file would have them; the first chunk names the requests that came before it."""
-        parts: list[bytes] = []
-        for header in self._headers:
-            chunks = [*self._chunks[header.source]]
-            earlier = [*self._earlier[header.source].values()]
-            if earlier:
-                chunks[0] = with_earlier(chunks[0], earlier)
-            parts += [pack(header), *map(pack, chunks)]
-        return b"".join(parts)
+        """The kept records as a file would have them; the first chunk has the state before it."""
+        return b"".join(pack(frame) for kept in self._kept.values() for frame in kept.frames())
+
+
+class _Kept:
+    """Latest chunks of a source, with the state before them: who holds which row, and the facts of live requests."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.chunks: deque[Chunk] = deque()
+        self._earlier: dict[int, RequestFacts] = {}
+        self._handle_of_row = np.zeros(header.max_num_seqs, "<u8")
+
+    def drop(self) -> None:
+        """Drop the oldest chunk."""
+        chunk = self.chunks.popleft()
+        self._earlier.update((each.handle, each) for each in facts_of(chunk))
+        for handle in table(chunk, "ends")["handle"].tolist():
+            self._earlier.pop(handle, None)
+        events = [(step, row, 0) for step, row in table(chunk, "gone").tolist()]
+        events += [each[:3] for each in table(chunk, "starts").tolist()]
+        for _, row, handle in sorted(events, key=itemgetter(0)):  # rows are given up first
+            self._handle_of_row[row] = handle
+
+    def frames(self) -> Iterator[Header | Chunk]:
+        """The header and the chunks."""
+        yield self.header
+        for place, chunk in enumerate(self.chunks):
+            yield chunk if place else self._with_state(chunk)
+
+    def _with_state(self, chunk: Chunk) -> Chunk:
+        earlier = [*self._earlier.values()]
+        requests = TABLES["requests"].records(
+            len(earlier), **{name: [getattr(each, name) for each in earlier] for name in NUMBERS}
+        )
+        return msgspec.structs.replace(
+            chunk,
+            handle_of_row=self._handle_of_row.tobytes(),
+            requests=requests + chunk.requests,
+            request_ids=[*(each.request_id for each in earlier), *chunk.request_ids],
+            keys=[*(each.key for each in earlier), *chunk.keys],
+        )
