@@ -43,6 +43,13 @@ class ActingStatLogger(RecordingStatLogger):
         self.records.append(record)
 
 
+class PageStatLogger(ActingStatLogger):
+    """Renders a page."""
+
+    def render(self) -> tuple[bytes, str]:
+        return b"x", "text"
+
+
 class Tracer(RecordingStatLogger):
     traces = True
 
@@ -135,7 +142,7 @@ class TestDelivery:
 class TestRender:
     def test_after_waits_for_what_was_submitted_before(self, manage):
         go = threading.Event()
-        observer = ActingStatLogger(lambda _: go.wait(10))
+        observer = PageStatLogger(lambda _: go.wait(10))
         manager = manage(observer=observer)
         seen: list[int] = []
         manager.record(record())
@@ -144,15 +151,27 @@ class TestRender:
         go.set()
         eventually(lambda: seen == [1])
 
+    def test_after_waits_for_no_logger_without_a_page(self, manage):
+        """A slow file or network delays no request for metrics."""
+        go = threading.Event()
+        page = PageStatLogger()
+        manager = manage(slow=ActingStatLogger(lambda _: go.wait(30)), page=page)
+        manager.record(record())
+        seen = threading.Event()
+        manager.after(seen.set)
+        in_time = seen.wait(10)
+        go.set()
+        assert in_time
+        assert len(page.records) == 1
+
     def test_after_is_immediate_without_a_thread(self):
         seen: list[bool] = []
         StatManager(CONFIG, PluginPlan()).after(lambda: seen.append(True))
         assert seen == [True]
 
     def test_the_first_logger_that_can_renders(self, manage):
-        plain, able = ActingStatLogger(), ActingStatLogger()
+        plain, able = ActingStatLogger(), PageStatLogger()
         assert asyncio.run(manage(plain=plain).render()) is None
-        able.render = lambda: (b"x", "text")  # type: ignore[attr-defined]
         assert asyncio.run(manage(plain=plain, able=able).render()) == (b"x", "text")
 
 
@@ -282,7 +301,7 @@ class TestHangingLoggers:
 
     def test_what_waits_for_it_goes_on_without_it(self, manage, hang, caplog):
         """A request for metrics, for example."""
-        manager = manage(hanging=ActingStatLogger(hang), good=ActingStatLogger())
+        manager = manage(hanging=PageStatLogger(hang), good=ActingStatLogger())
         manager.record(record())
         seen = threading.Event()
         manager.after(seen.set)

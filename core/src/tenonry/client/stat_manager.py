@@ -49,9 +49,7 @@ class StatManager:
             raise
         for name, stat_logger in (extra or {}).items():
             target = f"{type(stat_logger).__module__}:{type(stat_logger).__qualname__}"
-            self._observers.append(
-                Observer(PluginRecord(kind="stat_logger", name=name, target=target), stat_logger)
-            )
+            self._observers.append(Observer(PluginRecord("stat_logger", name, target), stat_logger))
         self.loggers = {observer.entry.name: observer.logger for observer in self._observers}
         self.enabled = bool(self._observers)
         self.traces = any(observer.logger.traces for observer in self._observers)
@@ -94,9 +92,10 @@ class StatManager:
                 observer.submit(method, *args)
 
     def after(self, function: Callable[[], object]) -> None:
-        """Call `function`, from any thread, once the loggers have processed everything submitted so far."""
+        """Call `function`, from any thread, once the loggers that render have processed everything submitted so far."""
         for observer in self._observers if self._watcher else ():
-            function = partial(observer.after, function)
+            if hasattr(observer.logger, "render"):
+                function = partial(observer.after, function)
         function()
 
     async def render(self) -> tuple[bytes, str] | None:
@@ -158,8 +157,7 @@ class Observer:
         while threading.current_thread() is self.thread:
             with contextlib.suppress(queue.Empty):
                 self._queue.get(timeout=max(0.0, due - time.monotonic()))()
-            is_empty = self._queue.empty()
-            is_over = self._is_ending and is_empty
+            is_over = self._is_ending and self._queue.empty()  # in this order: the end comes last
             if is_over or time.monotonic() >= due:
                 due = self._next_log()
                 self.call("log")
@@ -209,6 +207,6 @@ class Observer:
     def stop(self) -> None:
         """Flush the queue, log, and shut the logger down; then `thread` ends."""
         self._is_ending = True
-        if self.thread is None:  # the engines never became ready, but the logger may hold a port
+        if not self.thread:  # the engines never became ready, but the logger may hold a port
             self.call("shutdown")
         self.after(lambda: None)  # wakes the thread
