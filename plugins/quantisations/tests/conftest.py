@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-# The helper next to the tests, importable by its bare name whatever the import mode.
-_spec = importlib.util.spec_from_file_location(
-    "quantised_models", Path(__file__).parent / "quantised_models.py"
-)
-_module = importlib.util.module_from_spec(_spec)
-sys.modules["quantised_models"] = _module
-_spec.loader.exec_module(_module)
+# The helpers next to the tests, importable by their bare names whatever the import mode.
+for name in ("quantised_answers", "quantised_models"):
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
 
 
 @pytest.fixture(autouse=True, scope="session")

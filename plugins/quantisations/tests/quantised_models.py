@@ -12,21 +12,15 @@ import torch
 from compressed_tensors.compressors import ModelCompressor
 from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config
 from compressed_tensors.quantization.utils import calculate_qparams
+from quantised_answers import VOCABULARY
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tenonry import LLM, SamplingParams
-
-VOCABULARY = 64
 GROUP = 32
 HIDDEN = 64
 INNER = 96
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-PROMPT = [5, 17, 40, 2, 33, 8, 21, 60, 11, 3]
-GREEDY = SamplingParams(
-    temperature=0, max_tokens=6, ignore_eos=True, detokenize=False, prompt_logprobs=VOCABULARY
-)
 
 
 def model_folder(folder: Path, **changes) -> LlamaForCausalLM:
@@ -198,15 +192,3 @@ def words_of(values: torch.Tensor, bits: int) -> torch.Tensor:
             words.append(word - (1 << 32) if word >= 1 << 31 else word)
         made.append(words)
     return torch.tensor(made, dtype=torch.int32)
-
-
-def answers(folder, dtype="float32", **settings):
-    """Log-probabilities of each next token of the prompt [T − 1, vocabulary], and the tokens that follow."""
-    settings = {"worker": "torch"} | settings
-    with LLM(model=str(folder), io_processor="none", dtype=dtype, **settings) as llm:
-        (made,) = llm.generate([{"prompt_token_ids": PROMPT}], GREEDY, use_tqdm=False)
-    found = torch.zeros(len(PROMPT) - 1, VOCABULARY)
-    for place, row in enumerate(made.prompt_logprobs[1:]):
-        for token, entry in row.items():
-            found[place, token] = entry.logprob
-    return found, list(made.outputs[0].token_ids)

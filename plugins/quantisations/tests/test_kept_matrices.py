@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from quantised_models import GROUP, PROMPT, model_folder, write_floats, write_plainly
+from quantised_answers import PROMPT
+from quantised_models import GROUP, model_folder, write_floats, write_plainly
 
 from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_torch_base.buffers import HostBuffers

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from quantised_models import PROMPT, answers
+from quantised_answers import PROMPT, answers
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow  # whole models

@@ -7,15 +7,8 @@ import logging
 
 import pytest
 import torch
-from quantised_models import (
-    GROUP,
-    PROMPT,
-    answers,
-    compress,
-    model_folder,
-    write_floats,
-    write_plainly,
-)
+from quantised_answers import PROMPT, answers
+from quantised_models import GROUP, compress, model_folder, write_floats, write_plainly
 from safetensors.torch import load_file, save_file
 from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import FineGrainedFP8Config, LlamaForCausalLM

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
-from quantised_models import GROUP, PROMPT, answers, model_folder, write_plainly
+from quantised_answers import PROMPT, answers
+from quantised_models import GROUP, model_folder, write_plainly
 
 from tenonry import LLM, SamplingParams
 from tenonry.errors import ConfigError, TenonryError

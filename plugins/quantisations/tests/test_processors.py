@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from quantised_models import answers, model_folder
+from quantised_answers import answers
+from quantised_models import model_folder
 
-from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_kernels_cpu.library import LibraryError, instruction_sets
 from tenonry_quantisations.layers import layer_for
 from tenonry_quantisations.rounding import rounded
@@ -25,7 +25,7 @@ ERROR = 0.03  # relative (L2): inputs are rounded to 8 bits by kernels, and not 
 RUN = """
 import json, logging, sys
 sys.path.insert(0, sys.argv[1])
-from quantised_models import answers
+from quantised_answers import answers
 import tenonry_quantisations.linear8 as linear8
 assert not linear8.multiplies_bytes()
 if __name__ == "__main__":
@@ -40,13 +40,6 @@ def has_avx2() -> bool:
         return "avx2" in instruction_sets()
     except LibraryError:
         return False
-
-
-class Avx2(CpuKernels):
-    """Those of a processor that has no more."""
-
-    def __init__(self) -> None:
-        super().__init__("avx2")
 
 
 def without_products(folder: Path, kernels: str, **settings):
@@ -76,7 +69,7 @@ def without_products(folder: Path, kernels: str, **settings):
 def test_int8_runs_on_processors_that_do_not_multiply_bytes(tmp_path):
     model_folder(tmp_path)
     wanted, tokens = answers(tmp_path, quantization="int8")
-    kernels = f"{TESTS / 'test_processors.py'}:Avx2"
+    kernels = f"{TESTS / 'avx2_kernels.py'}:Avx2"
     found, others, said = without_products(tmp_path, kernels, quantization="int8")
     assert float((found - wanted).norm() / wanted.norm()) < ERROR
     assert others == tokens
