@@ -36,6 +36,8 @@ class Act(Command):
             raise KeyboardInterrupt
         if args.what == "bug":
             raise ZeroDivisionError("a bug")
+        if args.what == "open":
+            open("/no")
         if args.what == "wait":
             print("waiting", flush=True)
             time.sleep(60)
@@ -268,9 +270,18 @@ class TestStatus:
         assert process.returncode == 130
         assert err == ""
 
-    def test_a_bug_keeps_its_traceback(self, acts):
-        with pytest.raises(ZeroDivisionError):
-            main(["act", "bug"])
+    @pytest.mark.parametrize(("what", "error"), [
+        ("bug", "ZeroDivisionError: a bug"), ("open", "FileNotFoundError: [Errno 2] No such file or directory: '/no'"),
+    ])  # fmt: skip
+    def test_a_bug_is_one_line_with_its_place(self, acts, capsys, monkeypatch, what, error):
+        line = 1 + COMMANDS[: COMMANDS.index(f'"{what}"')].count("\n") + 1
+        place = f"{acts.folder}/acts_commands.py:{line}"
+        text = f"tenonry: error: plugin act (acts 2.0) failed in its command: {error} ({place})\n"
+        assert main(["act", what]) == 1
+        assert capsys.readouterr().err == text
+        monkeypatch.setenv("TENONRY_LOG_LEVEL", "debug")
+        assert main(["act", what]) == 1
+        assert "Traceback (most recent call last)" in capsys.readouterr().err
 
     @pytest.mark.parametrize("what", ["write", "ok"])
     @pytest.mark.integration

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import threading
 
@@ -24,6 +25,17 @@ class TestPluginFault:
         place = f"{__file__}:{raised.__code__.co_firstlineno + 2}"
         text = f"plugin mine (acme 2) failed in schedule: ValueError: no such colour ({place})"
         assert str(PluginFault("mine", "acme", "2", "schedule", raised())) == text
+
+    def test_lines_of_the_standard_library_are_not_its_place(self):
+        def cause() -> ValueError:
+            try:
+                json.loads("{")
+            except ValueError as error:
+                return error
+            raise AssertionError
+
+        place = f"{__file__}:{cause.__code__.co_firstlineno + 2}"
+        assert str(PluginFault("mine", "acme", "2", "load", cause())).endswith(f" ({place})")
 
     def test_a_cause_that_was_not_raised_here_has_no_place(self):
         text = "plugin mine (no distribution) failed in load: ValueError: elsewhere"

@@ -8,6 +8,7 @@ import contextlib
 import difflib
 import errno
 import gc
+import logging
 import os
 import re
 import sys
@@ -59,23 +60,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _guarded(verb: str, words: list[str], *, owns_process: bool) -> int:
-    """Run a verb; a TenonryError becomes one line. An interrupt, a closed pipe or a full disk prints no traceback."""
+    """Run a verb; an error becomes one line, with its traceback at level DEBUG. An interrupt or a closed pipe prints
+    nothing.
+    """
     try:
         status = _run(verb, words, owns_process=owns_process)
         sys.stdout.flush()
         return status
-    except TenonryError as error:
-        sys.stderr.write(f"tenonry: error: {' '.join(str(error).splitlines())}\n")
-        return 1
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            sys.stderr.write(f"tenonry: error: {error}\n")
-        elif error.errno != errno.EPIPE:  # for example `tenonry plugins list | head`
-            raise
-        # Discard buffered output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        logging.getLogger("tenonry").debug("tenonry %s failed", verb, exc_info=True)
+        number = getattr(error, "errno", None)
+        if number in (errno.ENOSPC, errno.EPIPE):
+            # Discard buffered output.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        elif not isinstance(error, TenonryError):
+            from tenonry.plugin.manager import find_plugin
+
+            error = find_plugin(COMMANDS, verb).fault("its command", error)
+        if number != errno.EPIPE:  # for example `tenonry plugins list | head`
+            sys.stderr.write(f"tenonry: error: {' '.join(str(error).splitlines())}\n")
         return 1
 
 

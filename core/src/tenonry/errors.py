@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import enum
 import signal
+import sys
 import traceback
+
+# Packages whose lines are not named as the place of a plugin's fault.
+OTHER_PACKAGES = {"tenonry", *sys.stdlib_module_names}
 
 
 class ErrorCode(enum.StrEnum):
@@ -44,8 +48,8 @@ class PluginIncompatible(PluginError):
 
 
 class PluginFault(PluginError):
-    """A plugin raised while the kernel called it. `__cause__` is the original exception; the message names its file and
-    line.
+    """A plugin raised while the kernel called it. `__cause__` is the original exception; the message names the
+    innermost file and line outside kernel and standard library.
 
     Attributes name the culprit: `plugin`, `distribution`, `version`, `call`.
     """
@@ -58,11 +62,13 @@ class PluginFault(PluginError):
         self.version = version
         self.call = call
         origin = f"{distribution} {version}" if distribution else "no distribution"
-        place = "".join(
-            f" ({at.filename}:{at.lineno})" for at in traceback.extract_tb(cause.__traceback__)[-1:]
-        )
+        places = [
+            f" ({frame.f_code.co_filename}:{line})"
+            for frame, line in traceback.walk_tb(cause.__traceback__)
+            if str(frame.f_globals.get("__name__")).partition(".")[0] not in OTHER_PACKAGES
+        ]
         super().__init__(
-            f"plugin {plugin} ({origin}) failed in {call}: {type(cause).__name__}: {cause}{place}"
+            f"plugin {plugin} ({origin}) failed in {call}: {type(cause).__name__}: {cause}{''.join(places[-1:])}"
         )
         self.__cause__ = cause
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tenonry.errors import PluginFault
 from tenonry.kv_cache import KVCacheGroup
 
 
@@ -77,6 +78,10 @@ class PluginRecord(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
         origin = f"{self.distribution} {self.version}" if self.distribution else "no distribution"
         place = self.path or f"{self.target}, {origin}"
         return f"{self.kind.replace('_', ' ')} '{self.name}' ({place})"
+
+    def fault(self, call: str, cause: BaseException) -> PluginFault:
+        """Return the error for a call of this plugin that raised `cause`."""
+        return PluginFault(self.name, self.distribution, self.version, call, cause)
 
     def public(self) -> PluginRecord:
         """Return the record without options, which may be secrets, and without the text of a file."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tenonry.errors import EngineDeadError, EngineGenerateError, PluginFault
+from tenonry.interfaces.io_processor import ProcessedPrompt
 from tenonry.messages import ScheduledOutput
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import OutputKind, SamplingParams
@@ -236,6 +237,56 @@ class TestFaultsOfTheIOProcessor:
         ):
             front.open(n=2, seed=1)
         assert len(front.outputs) == len(front.outputs.live_handles()) == 0
+
+    @pytest.mark.parametrize(
+        ("call", "result", "kind"),
+        [
+            ("process_prompt", None, "ProcessedPrompt"),
+            ("process_prompt", [1, 2], "ProcessedPrompt"),
+            ("make_detokenizer", "text", "Detokenizer"),
+        ],
+    )
+    def test_a_result_of_another_type_before_a_request_is_accepted(
+        self, call, result, kind, monkeypatch
+    ):
+        front = self.front("")
+        monkeypatch.setattr(BrokenIO, call, lambda *_, **__: result)
+        text = (
+            rf"request r failed: plugin .*BrokenIO at .*:\d+ .* {call}: .*must be of type {kind}$"
+        )
+        with pytest.raises(EngineGenerateError, match=text):
+            front.open()
+        assert len(front.outputs) == 0
+
+    def test_token_ids_of_another_type_name_the_line(self, monkeypatch):
+        monkeypatch.setattr(
+            BrokenIO, "process_prompt", lambda *_, **__: ProcessedPrompt(token_ids=[1])
+        )
+        with pytest.raises(
+            EngineGenerateError, match=rf"must be an array of i32 \({__file__}:\d+\)"
+        ):
+            self.front("").open()
+
+    @pytest.mark.parametrize("call", ["push", "finish"])
+    def test_a_detokenizer_without_text_fails_one_request(self, call, monkeypatch):
+        front = self.front("")
+        bad = front.open("b", "bad")
+        monkeypatch.setattr(ByteDetokenizer, call, lambda *_: None)
+        front.receive({1: "x"}, [end(1)])
+        assert f"failed in {call}: TypeError: the result is None; it must be of type str" in str(
+            bad.error
+        )
+        assert len(front.outputs) == 0
+
+    def test_texts_of_tokens_are_a_list(self, monkeypatch):
+        front = self.front("")
+        bad = front.open("b", "bad", logprobs=0)
+        monkeypatch.setattr(BrokenIO, "token_texts", lambda *_: None)
+        front.receive({1: "x"}, logprobs=logprobs([0], [[120]]))
+        assert (
+            "failed in token_texts: TypeError: the result is None; it must be of type list"
+            in str(bad.error)
+        )
 
     def test_while_a_prompt_is_processed(self):
         with pytest.raises(

@@ -217,8 +217,11 @@ class TestFaults:
         "method", ["start", "initialize", "kv_cache_groups", "available_memory", "on_failure"]
     )
     def test_an_executor_that_raises_is_shut_down(self, method):
-        with pytest.raises(PluginFault, match=f"RuntimeError: {method} failed on purpose"):
+        with pytest.raises(
+            PluginFault, match=f"RuntimeError: {method} failed on purpose"
+        ) as caught:
             make_core(**faulty(executor={"fail": method}))
+        assert caught.value.plugin == "tenonry_testkit.kernel.faulty:FaultyExecutor"
         assert CALLS[-1] == "FaultyExecutor.shutdown"
 
     @pytest.mark.parametrize("method", ["load", "initialize_cache"])

@@ -85,6 +85,28 @@ class TestWorkerFaults:
         assert caught.value.call == "execute_model"
         assert isinstance(caught.value.__cause__, RuntimeError)
 
+    def test_a_fault_of_the_executor_is_its_own(self):
+        core = make_core(**faulty(executor={"fail": "execute_model"}))
+        core.add_request(request(1))
+        with pytest.raises(PluginFault) as caught:
+            core.step()
+        assert caught.value.plugin == "tenonry_testkit.kernel.faulty:FaultyExecutor"
+
+    def test_a_fault_of_a_rank_in_another_process_is_the_workers(self, monkeypatch):
+        """Executors raise it again with the attribute `plugin`."""
+        core = make_core()
+        core.add_request(request(1))
+        error = RuntimeError("worker 0.1: no memory")
+        error.plugin = ""  # type: ignore[attr-defined]
+
+        def execute_model(self: Any, output: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(type(core.executor), "execute_model", execute_model)
+        with pytest.raises(PluginFault) as caught:
+            core.step()
+        assert caught.value.plugin == core.plan.get("worker").name
+
     @pytest.mark.parametrize("also", ["make_stats", "get_request_counts"])
     def test_a_scheduler_that_fails_too_does_not_hide_the_cause(self, also):
         """EC-8: the dump is a help, never a second fault."""

@@ -265,7 +265,9 @@ class TestHookModules:
             match=r"hook module 'bad' \(bad_hooks, bad-hooks 1\.0\) .*ZeroDivisionError",
         ) as caught:
             PluginManager()
-        assert str(caught.value).endswith("uninstall it, or disable it: --disable-plugin bad")
+        assert str(caught.value).endswith(
+            "uninstall bad-hooks 1.0, or disable it: --disable-plugin bad"
+        )
         assert PluginManager(PluginPolicy(disable=("bad",)))
 
     def test_a_misspelt_hook_stops_the_start_with_the_remedy(self, site):
@@ -279,7 +281,9 @@ class TestHookModules:
             PluginError, match="hook module bad: unknown hook 'tenonry_configred'"
         ) as caught:
             PluginManager()
-        assert str(caught.value).endswith("uninstall it, or disable it: --disable-plugin bad")
+        assert str(caught.value).endswith(
+            "uninstall bad-hooks 1.0, or disable it: --disable-plugin bad"
+        )
 
     def test_an_attribute_of_a_module_may_be_the_hook_module(self, acme):
         source = (
@@ -308,7 +312,7 @@ class TestHookModules:
             PluginError,
             match=(
                 r"hook_module 'acme-hooks' is claimed twice, by acme-hooks 1\.2 .* and rival 9 \(rival_hooks\); "
-                "uninstall one of them; uninstall it, or disable it"
+                r"uninstall one of them; uninstall rival 9, or disable it"
             ),
         ):
             PluginManager()

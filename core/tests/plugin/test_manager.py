@@ -181,6 +181,15 @@ class TestQualifiedNames:
         ):
             resolve(name)
 
+    def test_an_entry_point_in_main_is_refused(self, acme):
+        """The modules of the running program are no part of the message."""
+        acme.install("lost", entry_points={KINDS["stat_logger"].group: {"lost": "__main__:Mine"}})
+        with pytest.raises(
+            PluginError, match=r"'lost' \(__main__:Mine, lost 1\.0\).* of __main__"
+        ) as caught:
+            resolve("lost")
+        assert "defines" not in str(caught.value)
+
     @pytest.mark.parametrize("name", ["acme:", "acme:Mine.", "acme:.Mine"])
     def test_a_missing_class_is_refused(self, acme, name):
         with pytest.raises(PluginError, match="has no"):

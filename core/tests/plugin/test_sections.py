@@ -72,7 +72,8 @@ def test_one_that_two_declare_differently_is_refused_naming_both(tmp_path):
     first = logger(tmp_path, "a", SETTINGS.format(default=4))
     second = logger(tmp_path, "b", SETTINGS.format(default=5))
     text = (
-        r"^stat logger '.*' \(.*a\.py\) and stat logger '.*' \(.*b\.py\) both claim .* 'num_lanes'"
+        r"^stat logger '.*' \(.*a\.py\) at .*a\.py:\d+ and stat logger '.*' \(.*b\.py\) at .*b\.py:\d+ both claim "
+        "the setting 'num_lanes'; rename it, or choose another plugin"
     )
     with pytest.raises(ConfigError, match=text):
         settings(first, second)
@@ -80,7 +81,10 @@ def test_one_that_two_declare_differently_is_refused_naming_both(tmp_path):
 
 def test_one_of_the_kernel_is_refused(tmp_path):
     source = SETTINGS.format(default=4).replace("num_lanes", "max_num_seqs")
-    with pytest.raises(ConfigError, match=r"^tenonry itself and stat logger .* 'max_num_seqs'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^tenonry itself at .*config/__init__\.py:\d+ and stat logger .*greedy\.py:\d+ both .*'max_num_seqs'",
+    ):
         settings(logger(tmp_path, "greedy", source))
 
 

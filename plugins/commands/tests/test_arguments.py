@@ -265,6 +265,7 @@ class TestFlagsOfAModel:
 
         made = self.parser()
         with pytest.raises(
-            ConfigError, match=r"^chip 2 \(acme-other\) and chip \(acme-chip\) both claim .*--lanes"
+            ConfigError,
+            match=r"^chip 2 \(acme-other\) at .*\.py:\d+ and chip \(acme-chip\) at .*\.py:\d+ both claim .*--lanes",
         ):
             add_flags(made, Others, "chip 2 (acme-other)")

@@ -122,7 +122,7 @@ def test_help_has_a_heading_of_the_route(capsys):
     [
         (["--route", "greet", "--greet-times", "4"], "greet_times=4: "),
         (["--greet-word", "x"], f"--greet-word belongs to {GREET}; choose it with --route greet"),
-        (["--route", "taken"], f"tenonry itself and {TAKEN} both claim the setting 'max_num_seqs'"),
+        (["--route", "taken"], "both claim the setting 'max_num_seqs'; rename it, or choose another plugin"),
         (["--route", "nothing"], "no route is called 'nothing'"),
     ],
 )  # fmt: skip

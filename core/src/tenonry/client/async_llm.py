@@ -107,9 +107,7 @@ class AsyncLLM(Delegations):
                     continue
                 if stream.error is not None and output.finished:
                     raise stream.error
-                if self._post_process is not None:
-                    output = self._post_process(output)
-                yield output
+                yield self._post_process(output)
                 if output.finished:
                     return
         except (EngineDeadError, EngineGenerateError, RequestError) as error:

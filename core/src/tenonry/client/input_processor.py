@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tenonry.client.io_calls import io_call
+from tenonry.client.io_calls import expect, io_call
 from tenonry.config import EngineConfig, nearest
 from tenonry.engine.request_checks import check_request
 from tenonry.errors import RequestError
@@ -167,7 +167,8 @@ class InputProcessor:
                 "no tokenizer is loaded; give token ids: {'prompt_token_ids': [...]}", "prompt"
             )
         with io_call(self._io, request_id, "process_prompt"):
-            return self._io.process_prompt(prompt, params, add_special_tokens=add_special_tokens)
+            made = self._io.process_prompt(prompt, params, add_special_tokens=add_special_tokens)
+            return expect(made, ProcessedPrompt)  # type: ignore[no-any-return]
 
     def _stop_token_ids(self, params: SamplingParams) -> tuple[int, ...]:
         own = tuple(params.stop_token_ids or ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from tenonry.errors import (
     EngineGenerateError,
@@ -14,6 +15,7 @@ from tenonry.errors import (
 )
 from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.outputs import RequestOutput
+from tenonry.plugin.checks import where
 from tenonry.plugin.discovery import distribution_of_module
 
 PostProcess = Callable[[RequestOutput], RequestOutput]
@@ -27,8 +29,7 @@ def io_call(io: IOProcessor, request_id: str, call: str) -> Iterator[None]:
     except (RequestError, QueueFullError):
         raise
     except BaseException as error:  # noqa: BLE001 - raised again, with the plugin's name
-        fault = io_fault(io, request_id, call, error)
-        raise fault from fault.__cause__
+        raise io_fault(io, request_id, call, error)  # noqa: B904 - it has a cause
 
 
 def io_fault(
@@ -37,20 +38,27 @@ def io_fault(
     """Return the error of the request; its `__cause__` is the PluginFault. Re-raises Ctrl-C."""
     if is_interrupt(cause):
         raise cause
-    plugin = f"{type(io).__module__}:{type(io).__qualname__}"
+    plugin = f"{type(io).__qualname__} at {where(type(io))}"
     fault = PluginFault(plugin, *distribution_of_module(type(io).__module__), call, cause)
     error = EngineGenerateError(str(fault), request_id=request_id)
     error.__cause__ = fault
     return error
 
 
-def post_processor(io: IOProcessor | None) -> PostProcess | None:
-    """Return the function applied to every output before delivery; None if it would have no effect."""
+def expect(result: Any, kind: type) -> Any:
+    """Return the result of a call. Raises TypeError unless it is of this type."""
+    if isinstance(result, kind):
+        return result
+    raise TypeError(f"the result is {result!r:.99}; it must be of type {kind.__name__}")
+
+
+def post_processor(io: IOProcessor | None) -> PostProcess:
+    """Return the function applied to every output before delivery."""
     if io is None or type(io).post_process is IOProcessor.post_process:
-        return None
+        return lambda output: output
 
     def post_process(output: RequestOutput) -> RequestOutput:
         with io_call(io, output.request_id, "post_process"):
-            return io.post_process(output)
+            return expect(io.post_process(output), RequestOutput)  # type: ignore[no-any-return]
 
     return post_process

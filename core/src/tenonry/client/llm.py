@@ -195,7 +195,7 @@ class LLM(BlockingDelegations):
 
     def _finished(self, output: RequestOutput) -> RequestOutput:
         """Return the output after the IO processor's `post_process`; without its content if that failed."""
-        if self._post_process is None or output.error is not None:
+        if output.error is not None:
             return output
         try:
             return self._post_process(output)

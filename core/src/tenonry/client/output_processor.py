@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from tenonry.client.constant_list import ConstantList
-from tenonry.client.io_calls import io_call, io_fault
+from tenonry.client.io_calls import expect, io_call, io_fault
 from tenonry.client.stream import Completion, Stream
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineGenerateError
@@ -70,13 +69,17 @@ class OutputProcessor:
             processed.token_ids.tolist(),
             RequestMetrics(arrival_time=self._clock() - first.waited_s),
         )
+        prompt = tuple(stream.prompt_token_ids)
         for index, request in enumerate(requests):
             params = request.sampling_params
             detokenizer = None
             if self._io is not None and params.detokenize:
-                prompt = ConstantList(stream.prompt_token_ids)
                 with io_call(self._io, stream.request_id, "make_detokenizer"):
                     detokenizer = self._io.make_detokenizer(prompt, params)
+                    if detokenizer is not None and not hasattr(detokenizer, "push"):
+                        raise TypeError(
+                            f"the result is {detokenizer!r:.99}; it must be of type Detokenizer"
+                        )
             delivered_ids = array("i", request.output_token_ids)
             stream.completions.append(
                 Completion(request.handle, index, stream, detokenizer, delivered_ids)
@@ -251,7 +254,7 @@ class OutputProcessor:
         detokenizer = completion.detokenizer
         if detokenizer is not None:
             try:
-                completion.pending_text += detokenizer.push(ids)
+                completion.pending_text += expect(detokenizer.push(ids), str)
             except BaseException as error:  # noqa: BLE001 - it fails this request, and is named
                 self._io_failed(completion, "push", error)
                 return
@@ -295,7 +298,7 @@ class OutputProcessor:
         stream = completion.stream
         if completion.detokenizer is not None and not isinstance(stop_reason, str):
             try:
-                completion.pending_text += completion.detokenizer.finish()
+                completion.pending_text += expect(completion.detokenizer.finish(), str)
             except BaseException as error:  # noqa: BLE001 - it fails this request, and is named
                 self._io_failed(completion, "finish", error)
                 return
@@ -344,7 +347,7 @@ def _logprob_entry(
     """Entry of one position: the sampled token first, with its rank, then the `wanted` most likely ones."""
     ids = token_ids[: wanted + 1].tolist()
     values = logprobs[: wanted + 1].tolist()
-    texts = [None] * len(ids) if io is None else io.token_texts(ids)
+    texts = [None] * len(ids) if io is None else expect(io.token_texts(ids), list)
     entry: dict[int, Logprob] = {}
     for place, (token_id, value, text) in enumerate(zip(ids, values, texts, strict=True)):
         entry.setdefault(token_id, Logprob(value, place or rank, text))

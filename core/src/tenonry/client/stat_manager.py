@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from tenonry.config import EngineConfig
-from tenonry.errors import PluginFault
 from tenonry.info import EngineInfo, PluginRecord
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.plugin.manager import build_plugin
@@ -184,10 +183,7 @@ class Observer:
             self._errors = 0
         except BaseException as error:  # noqa: BLE001 - it is counted and logged
             self._errors += 1
-            fault = PluginFault(
-                self.entry.name, self.entry.distribution, self.entry.version, method, error
-            )
-            logger.warning("%s", fault)
+            logger.warning("%s", self.entry.fault(method, error))
             if self._errors == ERRORS_BEFORE_QUARANTINE:
                 self._quarantine(f"after {self._errors} errors in a row")
         self._call = ""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tenonry.config import STEP_TOKENS, EngineConfig
-from tenonry.engine.core import EngineCore, shut_down
+from tenonry.engine.core import EngineCore, rank_plugin, shut_down
 from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.executor import Executor, ExecutorContext
@@ -57,9 +57,30 @@ def build_engine(
     observers: list[tuple[PluginRecord, StepObserver]] = []
     try:
         kv_cache = _start_executor(executor, plan, context, on_failure)
-        kv_connector = _build_kv_connector(context, kv_cache)
-        name = plan.get("scheduler").name
-        shared = _scheduler_context(context, executor, kv_cache, kv_connector, clock, name)
+        if context.kv_connector is not None:
+            half = KVConnectorContext(
+                config,
+                model,
+                KVConnectorRole.SCHEDULER,
+                engine_id=context.engine_id,
+                kv_cache=kv_cache,
+            )
+            kv_connector = build_plugin(context.kv_connector, half)
+        shared = SchedulerContext(
+            config,
+            kv_cache,
+            max_model_len=kv_cache.max_model_len,
+            clock=clock,
+            plugin_name=plan.get("scheduler").name,
+            engine_index=engine_index,
+            max_concurrent_steps=executor.max_concurrent_batches,
+            feeds_back_tokens=executor.feeds_back_tokens,
+            max_round_tokens=_max_round_tokens(context, executor),
+            kv_connector=kv_connector,
+            resolve=functools.partial(
+                resolve_point, allow_experimental=config.allow_experimental_plugins
+            ),
+        )
         # Each receives a copy: a scheduler may change its context.
         scheduler = build_plugin(plan.get("scheduler"), dataclasses.replace(shared))
         for record in _observers(plan, shared):
@@ -89,53 +110,13 @@ def _start_executor(
     on_failure: Callable[[str], None],
 ) -> KVCacheConfig:
     """Start all ranks with their model and cache; returns the layout of the cache."""
-    with blamed(plan.get("executor"), "on_failure"):
+    try:
         executor.on_failure(on_failure)
-    with blamed(plan.get("worker"), "start"):
         executor.start()
-    with blamed(plan.get("worker"), "initialize"):
         return _initialize_kv_cache(executor, context)
-
-
-def _build_kv_connector(context: ExecutorContext, kv_cache: KVCacheConfig) -> KVConnector | None:
-    """Return the scheduler half of the KV connector; None without one."""
-    if context.kv_connector is None:
-        return None
-    half = KVConnectorContext(
-        context.config,
-        context.model,
-        KVConnectorRole.SCHEDULER,
-        engine_id=context.engine_id,
-        kv_cache=kv_cache,
-    )
-    connector: KVConnector = build_plugin(context.kv_connector, half)
-    return connector
-
-
-def _scheduler_context(
-    context: ExecutorContext,
-    executor: Executor,
-    kv_cache: KVCacheConfig,
-    kv_connector: KVConnector | None,
-    clock: Callable[[], float],
-    name: str,
-) -> SchedulerContext:
-    config = context.config
-    return SchedulerContext(
-        config,
-        kv_cache,
-        max_model_len=kv_cache.max_model_len,
-        clock=clock,
-        plugin_name=name,
-        engine_index=context.engine_index,
-        max_concurrent_steps=executor.max_concurrent_batches,
-        feeds_back_tokens=executor.feeds_back_tokens,
-        max_round_tokens=_max_round_tokens(context, executor),
-        kv_connector=kv_connector,
-        resolve=functools.partial(
-            resolve_point, allow_experimental=config.allow_experimental_plugins
-        ),
-    )
+    except BaseException as error:
+        with blamed(rank_plugin(plan, error), "its start"):
+            raise
 
 
 def _observers(plan: PluginPlan, context: SchedulerContext) -> Iterator[PluginRecord]:

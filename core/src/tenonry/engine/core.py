@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import logging
 import math
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.interfaces.request_check import RequestLimits
 from tenonry.interfaces.scheduler import Scheduler
 from tenonry.interfaces.step_observer import StepObserver
+from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.messages import (
     EngineCoreOutputs,
@@ -59,6 +61,20 @@ def shut_down(*parts: Executor | Scheduler | KVConnector | StepObserver | None) 
             part.shutdown()
         except Exception:
             logger.exception("shutting down %s failed", type(part).__name__)
+
+
+def rank_plugin(plan: PluginPlan, error: BaseException) -> PluginRecord:
+    """Return the innermost of executor and worker in a traceback; the worker for an error of another process, which
+    has an attribute `plugin`.
+    """
+    kind = "worker"
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        match frame.f_locals.get("self"):
+            case Executor():
+                kind = "executor"
+            case Worker():
+                kind = "worker"
+    return plan.get("worker" if hasattr(error, "plugin") else kind)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -269,14 +285,14 @@ class EngineCore:
             if self.executor.runs_elsewhere:
                 with contextlib.suppress(PluginFault):  # ContractViolation: the scheduler's fault
                     self._observe("scheduled", output)
-            raise self._blame_worker(error, output) from error
+            raise self._blame_rank(error, output) from error
 
     def _collect(self) -> OutputsByClient:
         output, future = self.in_flight.popleft()
         try:
             result = future.result()
         except BaseException as error:
-            raise self._blame_worker(error, output) from error
+            raise self._blame_rank(error, output) from error
         outputs_by_client: OutputsByClient = self._ask("update_from_output", output, result)
         self._observe("answered", result)
         for outputs in outputs_by_client.values():
@@ -348,21 +364,17 @@ class EngineCore:
         except BaseException as error:
             raise self._blame(self.plan.get("scheduler"), call, error) from error
 
-    def _blame_worker(self, error: BaseException, output: SchedulerOutput) -> TenonryError:
-        """As `_blame`, with the state of the engine at the failed step."""
+    def _blame_rank(self, error: BaseException, output: SchedulerOutput) -> TenonryError:
+        """As `_blame`, for executor or worker, with the state of the engine at the failed step."""
         if not is_interrupt(error):
             self._dump_state(output)
-        return self._blame(self.plan.get("worker"), "execute_model", error)
+        return self._blame(rank_plugin(self.plan, error), "execute_model", error)
 
     def _blame(self, entry: PluginRecord, call: str, error: BaseException) -> TenonryError:
         """Attribute an exception to a plugin; an error that names one already passes unchanged. No step follows."""
         if is_interrupt(error):
             raise error
-        self._fault = (
-            error
-            if isinstance(error, PluginError)
-            else PluginFault(entry.name, entry.distribution, entry.version, call, error)
-        )
+        self._fault = error if isinstance(error, PluginError) else entry.fault(call, error)
         return self._fault
 
     def shutdown(self) -> None:

@@ -49,6 +49,9 @@ class Executor(Plugin[ExecutorContext], ABC):
     "lora" only where `max_loras` is not 0. `runs_elsewhere`: `execute_model` only sends the step to other processes, so
     the engine checks it against the scheduler's contract during execution. `starts_ranks`: the ranks are children of
     the engine, from the `starter` of the context.
+
+    An exception is attributed to the worker if a method of the worker raised it, or if it has an attribute `plugin`:
+    set it, "" if unknown, on errors received from ranks in other processes. All others are attributed to the executor.
     """
 
     is_local: ClassVar[bool] = True

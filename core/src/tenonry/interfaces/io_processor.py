@@ -108,6 +108,10 @@ class ProcessedPrompt(msgspec.Struct, kw_only=True):
     features: dict[str, np.ndarray] | None = None
     media: Media | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.token_ids, np.ndarray):
+            raise TypeError(f"token_ids={self.token_ids!r:.99} must be an array of i32")
+
 
 class Detokenizer(Protocol):
     """Converts the output tokens of one completion to text incrementally; never half a character.

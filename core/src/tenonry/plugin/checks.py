@@ -43,16 +43,16 @@ def check_plugin(found: Any, record: PluginRecord, point: Point) -> None:
 def wrong_class(found: Any, base: Any, point: Point) -> str:
     """Return the reason why `found` does not implement the interface, or ""."""
     if not (inspect.isclass(found) and issubclass(found, base)):
-        return f"is not a subclass of {base.__module__}.{base.__qualname__}; it stands at {_where(found)}"
+        return f"is not a subclass of {base.__module__}.{base.__qualname__}; it stands at {where(found)}"
     missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
     if missing:
-        return f"does not implement {missing} of {base.__name__}; it stands at {_where(found)}"
+        return f"does not implement {missing} of {base.__name__}; it stands at {where(found)}"
     version = getattr(found, "interface_version", None)
     if version is None or version in supported_versions(base):
         return ""
     return (
         f"speaks version {version!r} of the {point.kind} interface; this kernel can drive "
-        f"{list(supported_versions(base))}; it stands at {_where(found)}; port it, or install another release"
+        f"{list(supported_versions(base))}; it stands at {where(found)}; port it, or install another release"
     )
 
 
@@ -69,7 +69,7 @@ def load_options(record: PluginRecord, found: Any) -> BaseModel:
         ) from None
 
 
-def _where(thing: Any) -> str:
+def where(thing: Any) -> str:
     """File and line of a class or function."""
     with contextlib.suppress(OSError, TypeError):
         return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
@@ -81,7 +81,7 @@ def _wrong_options(found: Any) -> str:
         model = getattr(found, name, BaseModel)
         if not (inspect.isclass(model) and issubclass(model, BaseModel)):
             return (
-                f"has {name} that are no pydantic model: {model!r}, in the class at {_where(found)}; write: class "
+                f"has {name} that are no pydantic model: {model!r}, in the class at {where(found)}; write: class "
                 f"{name}(Plugin{name})"
             )
     return ""
@@ -103,7 +103,7 @@ def _misspelt(found: type, base: type) -> str:
             near = difflib.get_close_matches(name, inherited - own, n=1, cutoff=0.85)
             if near and not name.startswith("_"):
                 return (
-                    f"has a member '{name}', in the class at {_where(owner)}, that is never called; did you mean "
+                    f"has a member '{name}', in the class at {where(owner)}, that is never called; did you mean "
                     f"'{near[0]}'? Else write: _{name}"
                 )
     return ""
@@ -123,7 +123,7 @@ def _wrong_signature(found: type, base: type) -> str:
             if are_functions and not _takes(mine, member):
                 wanted = str(inspect.signature(member)).replace("'", "")
                 return (
-                    f"has {name}{inspect.signature(mine)} at {_where(mine)}, which cannot be called as "
+                    f"has {name}{inspect.signature(mine)} at {where(mine)}, which cannot be called as "
                     f"{owner.__name__} declares it; write: def {name}{wanted}"
                 )
     return ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
@@ -31,7 +30,7 @@ from tenonry.errors import (
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.plugin import PluginContext, PluginSettings
 from tenonry.plugin import hookspecs
-from tenonry.plugin.checks import check_plugin, load_options, wrong_class
+from tenonry.plugin.checks import check_plugin, load_options, where, wrong_class
 from tenonry.plugin.discovery import (
     check_requirements,
     check_tier,
@@ -111,9 +110,9 @@ class PluginManager:
             raise PluginError(f"hook module {label}: {' '.join(str(error).split())}") from error
 
     def _load_hook_modules(self, policy: PluginPolicy) -> None:
-        names = {entry.name for entry in installed(HOOK_MODULES)}
-        allowed = names if policy.allow is None else {*policy.allow}
-        if unknown := allowed.union(policy.disable) - names:
+        names = {entry.name: entry for entry in installed(HOOK_MODULES)}
+        allowed = {*(names if policy.allow is None else policy.allow)}
+        if unknown := allowed.union(policy.disable) - names.keys():
             raise ConfigError(
                 f"plugins.allow/disable name {sorted(unknown)}, which are not installed; installed: {sorted(names)}"
             )
@@ -124,7 +123,10 @@ class PluginManager:
                     self.register(module, name=name)
                     self.hook_modules.append(entry)
             except PluginError as error:
-                error.args = (f"{error}; uninstall it, or disable it: --disable-plugin {name}",)
+                origin = f"{names[name].distribution} {names[name].version}"
+                error.args = (
+                    f"{error}; uninstall {origin}, or disable it: --disable-plugin {name}",
+                )
                 raise
 
     def resolve(self, kind: str, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
@@ -253,16 +255,17 @@ def merged(parts: Iterable[tuple[PluginRecord, type[PluginSettings]]]) -> dict[s
 
     Raises ConfigError naming both owners of a setting declared differently.
     """
-    owners = dict.fromkeys(EngineConfig.model_fields, "tenonry itself")
+    owners: Any = dict.fromkeys(EngineConfig.model_fields, ("tenonry itself", EngineConfig))
     found: dict[str, FieldInfo] = {}
     for record, settings in parts:
-        label = record.label()
+        owner = record.label(), settings
         for name, field in settings.model_fields.items():
             # Most settings have one owner; what two declare is slow to compare.
-            if owners.setdefault(name, label) != label and repr(found.get(name)) != repr(field):
+            if owners.setdefault(name, owner) != owner and repr(found.get(name)) != repr(field):
+                one, two = (f"{label} at {where(model)}" for label, model in (owners[name], owner))
                 raise ConfigError(
-                    f"{owners[name]} and {label} both claim the setting '{name}'; choose another plugin instead of "
-                    "one of them"
+                    f"{one} and {two} both claim the setting '{name}'; rename it, or choose another plugin instead "
+                    "of one of them"
                 )
             found[name] = field
     return found
@@ -315,11 +318,6 @@ def qualified_record(kind: str, choice: PluginChoice) -> PluginRecord:
     left, _, right = choice.name.rpartition(":")
     if left.endswith(".py"):
         return file_record(kind, choice, left, right)
-    if left in {"__main__", "", *sys.stdlib_module_names}:
-        raise PluginError(
-            f"{kind} '{choice.name}': a class of __main__, or of a module with a name of the standard library, cannot "
-            f"be imported by other processes; give the file as path.py:{right or 'Class'}, or rename the module"
-        )
     return _target_record(kind, choice, choice.name)
 
 
@@ -395,4 +393,4 @@ def blamed(record: PluginRecord, call: str) -> Iterator[None]:
     except BaseException as error:
         if is_interrupt(error):
             raise
-        raise PluginFault(record.name, record.distribution, record.version, call, error) from error
+        raise record.fault(call, error) from error

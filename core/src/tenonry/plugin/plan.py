@@ -130,6 +130,11 @@ def _import_text(name: str, entry: PluginRecord) -> None:
 def import_target(entry: PluginRecord) -> Any:
     """Import the "module:Class", or the whole module, of a record. Raises PluginError with the plugin and the cause."""
     module_name, colon, attribute = entry.target.partition(":")
+    if module_name in {"__main__", "", *sys.stdlib_module_names}:
+        raise PluginError(
+            f"{entry.label()}: a class of __main__, or of a module with a name of the standard library, cannot be "
+            f"imported by other processes; give the file as path.py:{attribute or 'Class'}, or rename the module"
+        )
     try:
         if entry.source:
             _import_text(module_name, entry)

@@ -147,6 +147,5 @@ def describe_error(error: Exception) -> Fault:
 def rebuild_error(fault: Fault, rank: str) -> Exception:
     """The exception to raise at the caller, with the rank named."""
     error = _RAISABLE.get(fault.type, TenonryError)(f"{rank}: {fault.text}")
-    if fault.plugin:
-        error.plugin = fault.plugin  # type: ignore[attr-defined] - as PluginFault has it
+    error.plugin = fault.plugin  # type: ignore[attr-defined] - as PluginFault has it
     return error

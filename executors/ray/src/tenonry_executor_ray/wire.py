@@ -81,8 +81,7 @@ class Failure(msgspec.Struct, frozen=True):
             "ConfigError": errors.ConfigError,
         }
         error = kind.get(self.kind, LaunchError)(f"{who}: {self.text}")
-        if self.plugin:
-            error.plugin = self.plugin  # type: ignore[attr-defined] - as PluginFault has it
+        error.plugin = self.plugin  # type: ignore[attr-defined] - as PluginFault has it
         return error
 
 

@@ -13,6 +13,7 @@ from tenonry import config
 from tenonry.config import PluginChoice, dtype_name, fact, plain_type
 from tenonry.config.sources import variable_of
 from tenonry.errors import ConfigError
+from tenonry.plugin.checks import where
 from tenonry_commands.setting_texts import setting_texts
 
 
@@ -45,10 +46,10 @@ def add_flags(
         except argparse.ArgumentError as error:
             owner = owner_of(parser, flags_of(name, field))
             raise ConfigError(
-                f"{heading} and {owner} both claim a flag: {error.message}; choose another plugin instead of one of "
-                "them"
+                f"{heading} at {where(model)} and {owner} both claim a flag: {error.message}; rename it, or choose "
+                "another plugin instead of one of them"
             ) from None
-        action.owner = heading
+        action.owner = heading, model
 
 
 def flags_of(name: str, field: FieldInfo) -> list[str]:
@@ -58,10 +59,11 @@ def flags_of(name: str, field: FieldInfo) -> list[str]:
 
 
 def owner_of(parser: argparse.ArgumentParser, flags: Iterable[str]) -> str:
-    """The owner of the first of some flags that is there."""
+    """The owner of the first of some flags that is there, with file and line."""
     known = parser._option_string_actions  # noqa: SLF001 - argparse offers no other way
     taken = next(known[flag] for flag in flags if flag in known)
-    return getattr(taken, "owner", "the command")
+    heading, model = getattr(taken, "owner", ("", None))
+    return f"{heading} at {where(model)}" if model else "the command"
 
 
 def group_of(parser: argparse.ArgumentParser, title: str) -> Any:
