@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tenonry.errors import PluginFault
@@ -46,6 +48,58 @@ class HoldsWithoutAReason(BatchingScheduler):
         return is_admitted
 
 
+class HoldsWhatRuns(BatchingScheduler):
+    """`held` names admitted requests, too."""
+
+    caught_by = "test_one_method_makes_a_policy"
+
+    def _admits(self, request, step):
+        is_admitted = super()._admits(request, step)
+        self.held[request.handle] = self._policy_name
+        return is_admitted
+
+
+class FindsThePolicyItself(BatchingScheduler):
+    caught_by = "test_a_configuration_is_checked_before_the_start"
+
+    def __init__(self, context):
+        super().__init__(dataclasses.replace(context, resolve=None))
+
+
+class WaitsForTheBatch(BatchingScheduler):
+    """Starts requests in an empty engine only."""
+
+    caught_by = "test_requests_start_beside_running_ones"
+
+    def _admits(self, request, step):
+        return super()._admits(request, step) and step.num_running == len(self._started)
+
+    def choose(self, step):
+        self._started = []
+        super().choose(step)
+
+    def started(self, request, row, num_computed, now):
+        super().started(request, row, num_computed, now)
+        self._started.append(row)
+
+
+class StartsOneByOne(BatchingScheduler):
+    """Starts one request in each step."""
+
+    caught_by = "test_requests_start_beside_running_ones"
+
+    def _admits(self, request, step):
+        return super()._admits(request, step) and not self._started
+
+    def choose(self, step):
+        self._started = False
+        super().choose(step)
+
+    def started(self, request, row, num_computed, now):
+        super().started(request, row, num_computed, now)
+        self._started = True
+
+
 class BlamesNobody(BatchingScheduler):
     """An exception in `order` counts as one of the scheduler."""
 
@@ -82,7 +136,11 @@ BROKEN = [
 @pytest.mark.slow
 def test_defect_is_found_by_the_test_that_names_it(broken):
     """The failure is a rule that was broken, not an accident."""
-    suite = type("Suite", (SchedulerContract,), {"scheduler": broken, "policy": "fcfs"})
+    suite = type(
+        "Suite",
+        (SchedulerContract,),
+        {"scheduler": broken, "policy": "fcfs", "is_continuous": True},
+    )
     failures = failing_tests(suite, [broken.caught_by])
     assert broken.caught_by in failures, f"{broken.__name__} passed"
     assert isinstance(failures[broken.caught_by], RuleBroken), failures

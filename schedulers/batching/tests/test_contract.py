@@ -25,6 +25,7 @@ class TestFcfs(SchedulerContract):
     scheduler = BatchingScheduler
     policy = f"{POLICIES}:FcfsPolicy"
     caches_prefixes = True
+    is_continuous = True
     effort = 0.2
 
 
@@ -32,6 +33,7 @@ class TestFcfs(SchedulerContract):
 class TestPriority(SchedulerContract):
     scheduler = BatchingScheduler
     policy = f"{POLICIES}:PriorityPolicy"
+    is_continuous = True
     effort = 0.1
 
 

@@ -57,7 +57,11 @@ CONCERNED = {
     "prefix": ("test_prompts_that_ran_together_are_found",),
     "results": ("test_log_probabilities_belong_to_their_tokens", "test_stop_ids_end_requests"),
     "rounds": ("test_drafts_add_up", "test_right_in_rounds", "test_rounds_have_their_length"),
-    "scheduler": ("test_a_configuration_is_checked_before_the_start",),
+    "scheduler": (
+        "test_a_configuration_is_checked_before_the_start",
+        "test_blocks_that_are_kept_for_ever_cost_no_request",
+        "test_requests_start_beside_running_ones",
+    ),
     "settings": ("test_a_configuration_is_checked_before_the_start",),
     "snapshots": (
         "test_a_repeated_prompt_is_found",
@@ -156,6 +160,7 @@ def suites(module: str | None) -> list[type[Any]]:
         policy = "tenonry_scheduler_batching.policies:FcfsPolicy"
         phases = (Phase.generate,)
         caches_prefixes = True
+        is_continuous = True
         effort = 0.2
 
     class Brief(Fcfs):
@@ -165,8 +170,10 @@ def suites(module: str | None) -> list[type[Any]]:
         effort = 0.05
 
     class SmallShares(Brief):
+        scheduler = authors.BoundedScheduler
+        is_continuous = False
         options: ClassVar = {
-            "long_prefill_token_threshold": 3, "watermark": 0.3, "state_snapshot_interval": 1,
+            "long_prefill_token_threshold": 3, "watermark": 0.75, "state_snapshot_interval": 1,
         }  # fmt: skip
 
     class Priority(Brief):
@@ -174,11 +181,13 @@ def suites(module: str | None) -> list[type[Any]]:
 
     class Static(Fcfs):
         scheduler = StaticScheduler
+        is_continuous = False
         policy = None
         effort = 0.05
 
     class Other(Brief):
         policy = None
+        is_continuous = False
 
     class Reference(Other):
         """The blocks of the library's own interface, without a prefix cache."""
@@ -193,6 +202,7 @@ def suites(module: str | None) -> list[type[Any]]:
         scheduler = authors.CarefulScheduler
 
     class Admitting(Brief):
+        is_continuous = False
         policy = f"{authors.__name__}:AdmittingPolicy"
 
     if module is None:

@@ -106,14 +106,15 @@ class BatchingScheduler(BaseScheduler):
         return self.policy.victim(running)
 
     def started(self, request: Request, row: int, num_computed: int, now: float) -> None:
-        if self.chunked_prefill and self._max_prefill is None:
-            self._has_long |= request.num_tokens - num_computed >= self._long
+        self._has_long |= request.num_tokens - num_computed >= self._long
 
     def choose(self, step: StepBuilder) -> None:
-        max_prefill = self._share_of_long(step) if self._has_long else self._max_prefill
+        max_prefill = self._max_prefill or self._share_of_long(step)
         step.run_ready(max_prefill)
         if (
             self.waiting
+            and step.free_rows
+            and step.tokens_left
             and not step.preempted
             and (step.free_blocks >= self._watermark or not step.num_running)
         ):
@@ -123,6 +124,8 @@ class BatchingScheduler(BaseScheduler):
         """Maximum tokens of each prompt while a much shorter one computes or waits, which leaves room for it in this
         step.
         """
+        if not self._has_long:
+            return None
         uncomputed = step.num_uncomputed(step.ready)
         longest = int(uncomputed.max(initial=0))
         self._has_long = longest >= self._long
@@ -140,15 +143,11 @@ class BatchingScheduler(BaseScheduler):
 
     def _admit(self, step: StepBuilder, max_prefill: int | None) -> None:
         """Start waiting requests, in order, until budget, rows or blocks run out."""
-        if not step.free_rows or not step.tokens_left:
-            return
-        passed = 0
-        for request in step.waiting:
+        for request in islice(step.waiting, step.free_rows + MAX_PASSED):
             if not self._admits(request, step):
                 break
-            if not step.run(request, max_prefill):
-                passed += 1
-            if step.full or not step.free_rows or not step.tokens_left or passed == MAX_PASSED:
+            step.run(request, max_prefill)
+            if step.full or not step.free_rows or not step.tokens_left:
                 break
 
     def _admits(self, request: Request, step: StepBuilder) -> bool:

@@ -22,5 +22,6 @@ class StaticScheduler(BaseScheduler):
         if step.num_running:
             return
         for request in step.waiting:
-            if not step.run(request) and step.full:
+            step.run(request)
+            if step.full:
                 break

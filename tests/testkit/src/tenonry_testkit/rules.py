@@ -27,6 +27,7 @@ FREE_LIMITS = (
     "requests within every limit of a step take no more steps than those without its subject"
 )
 NOT_STARVED = "a request waits at most for those ahead of it, plus max_num_seqs more"
+STARTS_BESIDE = "continuous batching starts as many waiting requests as fit, in the next step, beside those that run"
 OWN_ORDER = "of two equal requests the one that its order puts first starts first"
 ONE_OUTCOME = "every request reaches exactly one terminal outcome"
 GRAMMAR_IS_THERE = (

@@ -76,6 +76,26 @@ def the_cache_is_private(make_harness: MakeHarness, spec: HarnessSpec) -> None:
             CACHE_IS_PRIVATE,
             f"after a reset {change} finds {entry.num_cached} tokens",
         )
+    _a_reset_ends_sharing(make_harness, spec)
+
+
+def _a_reset_ends_sharing(make_harness: MakeHarness, spec: HarnessSpec) -> None:
+    """A row goes on after a reset; what it computes on blocks from before is found by no later request."""
+    harness = make_harness(dataclasses.replace(spec, num_blocks=3 * spec.num_blocks))
+    row = send(harness, Send(family=1, length=9, max_tokens=20))
+    while len(row.token_ids) < 2 and harness.turn():
+        pass
+    harness.reset_prefix_cache()
+    while len(row.token_ids) < 12 and harness.turn():
+        pass
+    prompt = row.request.source.prompt_token_ids.tolist()
+    harness.add(prompt, 1)
+    harness.drain()
+    later = harness.add([*prompt, *row.expected.token_ids[:11], 1], 1)
+    harness.drain()
+    cached = later.num_cached or 0
+    detail = "{} of 8 tokens that were computed after a reset are found, on blocks from before it"
+    expect(cached <= 8, CACHE_IS_PRIVATE, detail, cached)
 
 
 def _image(content: int, *, whole: bool = False) -> Media:

@@ -10,6 +10,8 @@ import numpy as np
 from tenonry.kv_cache import KVCacheGroup, LengthClasses
 from tenonry.outputs import FinishReason
 from tenonry.step import Media
+from tenonry_testkit.fakes.tokens import RECURRENT
+from tenonry_testkit.fakes.worker_options import fake_group
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.rules import (
     CACHE_IS_PRIVATE,
@@ -107,9 +109,12 @@ def lengths_are_kept_apart(make_harness: MakeHarness, *, finds: bool) -> None:
         most = [min(here, limit) for here, limit in zip(found, shared, strict=True)]
         expect(found == most, CACHE_IS_PRIVATE, "{}: finds {}, at most {}", rule, found, shared)
         expect(not finds or found == shared, FINDS_PREFIXES, "{}: {} of {}", rule, found, shared)
-    harness = make_harness(spec, groups=_group("opaque"))
-    found = [_serve(harness, 17, max_tokens=2) for _ in range(2)]
-    expect(found == [0, 0], CACHE_IS_PRIVATE, "a worker that shares no prefix, yet {}", found)
+    states = dataclasses.replace(spec, windows=(RECURRENT, 0), num_state_slots=4)
+    opaque = _group("opaque")
+    for engine, groups in ((spec, opaque), (states, (fake_group(0, RECURRENT), *opaque))):
+        harness = make_harness(engine, groups=groups)
+        found = [_serve(harness, 17, max_tokens=2) for _ in range(2)]
+        expect(found == [0, 0], CACHE_IS_PRIVATE, "a worker that shares no prefix, yet {}", found)
 
 
 def rows_restart(make_harness: MakeHarness, depth: int) -> None:

@@ -31,26 +31,40 @@ ENGINES: dict[str, dict[str, Any]] = {
     "adapters": {"config": (("max_loras", 2),)},
     "grammars": {"grammar_asks": 2},
     "images": {"config": (("max_images", 4), ("max_encoder_tokens", 6))},
+    "loads": {},
     "loads that fail": {"max_num_batched_tokens": 12},
+}
+LOADS: dict[str, dict[str, Any]] = {
+    "loads": {},
+    "loads that fail": {"asynchronous": True, "fail_loads": 10**9},
 }
 
 
 def nothing_is_kept(make_harness: MakeHarness) -> None:
-    """Many requests end, by themselves, from outside and in the queue; of each, every mention must go."""
+    """Many requests end, by themselves, from outside and in the queue; of each, every mention must go.
+
+    As many more, with the same prompts, add nothing.
+    """
     for name, fields in ENGINES.items():
         spec = HarnessSpec(**{**SIZES, **fields})
         parts: dict[str, Any] = {}
         STORES.pop(STORE, None)
         try:
-            if name == "loads that fail":
-                options = MemoryOptions(store=STORE, asynchronous=True, fail_loads=10**9)
+            if name in LOADS:
+                options = MemoryOptions(store=STORE, **LOADS[name])
                 filler = make_harness(
                     spec, connectors=memory_connectors(spec, MemoryOptions(store=STORE))
                 )
                 _add(filler, name, 0)
                 filler.drain()
                 parts["connectors"] = memory_connectors(spec, options)
-            _serve(make_harness(spec, **parts), name)
+            harness = make_harness(spec, **parts)
+            _serve(harness, name)
+            before = len(_reachable(harness.scheduler))
+            _serve(harness, name)
+            more = len(_reachable(harness.scheduler)) - before
+            detail = "{}: {} objects more after {} further requests"
+            expect(more <= MOST_KEPT, KEEPS_NOTHING, detail, name, more, NUM_REQUESTS)
         finally:
             STORES.pop(STORE, None)
 
@@ -82,28 +96,30 @@ def _add(harness: SchedulerHarness, name: str, number: int) -> Any:
         fields["structured_output"] = ANYTHING
     if name == "images":
         fields["media"] = media_of((5, 4), 17)
-    is_long = name in {"images", "loads that fail"}
+    is_long = name == "images" or name in LOADS
     prompt = prompt_of(Ask(family=number % 3, length=17 if is_long else 5), harness.spec)
     return harness.add(prompt, 1, client=1, **fields)
 
 
 def mentions(scheduler: Scheduler) -> set[object]:
     """The integers and texts that a scheduler refers to, anywhere but in arrays, its context and its connector."""
-    found: set[object] = set()
-    seen: set[int] = set()
+    return {each for each in _reachable(scheduler).values() if isinstance(each, int | str)}
+
+
+def _reachable(scheduler: Scheduler) -> dict[int, Any]:
+    """Objects that a scheduler refers to, by their id."""
+    seen: dict[int, Any] = {}
     stack: list[Any] = [scheduler]
     while stack:
         each = stack.pop()
-        if isinstance(each, int | str):
-            found.add(each)
         if id(each) in seen or isinstance(each, FOREIGN):
             continue
-        seen.add(id(each))
+        seen[id(each)] = each
         if isinstance(each, types.FunctionType):  # not its module, which its globals are
             stack += [cell.cell_contents for cell in each.__closure__ or () if _is_full(cell)]
         else:
             stack += gc.get_referents(each)
-    return found
+    return seen
 
 
 def _is_full(cell: types.CellType) -> bool:

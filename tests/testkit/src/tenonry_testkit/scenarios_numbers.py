@@ -148,6 +148,9 @@ def compare(harness: SchedulerHarness, sums: Counter[str]) -> None:
     beyond = most - sums["prefix_cache_hits"]
     detail = "{} tokens looked up outside, but {} were not found in the prefix cache"
     expect(external <= beyond, COUNTS, detail, external, beyond)
+    loaded = sums["external_prefix_cache_hits"]
+    detail = "{} tokens come from the KV connector, {} were looked up there"
+    expect(loaded <= external, COUNTS, detail, loaded, external)
     expect(harness.connector or not external, COUNTS, "{} lookups without a connector", external)
 
 

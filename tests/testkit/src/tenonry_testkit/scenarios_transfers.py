@@ -105,6 +105,46 @@ def a_load_without_end_is_given_up(make_harness: MakeHarness, depth: int) -> Non
         harness.drain()
 
 
+def aborted_loads_are_awaited(make_harness: MakeHarness, depth: int) -> None:
+    """Abort a request alone during its load; the engine steps until the load has ended."""
+    spec = HarnessSpec(depth=depth, num_blocks=40)
+    with _store(make_harness, spec, LONG):
+        harness, _ = _engine(make_harness, spec, asynchronous=True, delay_polls=6)
+        entry = send(harness, LONG)
+        harness.turn()
+        harness.turn()
+        harness.abort([entry.handle])
+        log = harness.transfer_log
+        while log is not None and log.transfers:
+            busy = harness.scheduler.has_requests()
+            detail = "has_requests() is False, while {}"
+            expect(busy, KEPT_BLOCKS, detail, log.waits())
+            harness.turn()
+        harness.drain()
+
+
+def blocks_wait_for_both_transfers(make_harness: MakeHarness, depth: int) -> None:
+    """A load ends after its request, and the save of its blocks later still; all blocks return, none too early."""
+    spec = HarnessSpec(depth=depth, num_blocks=40)
+    with _store(make_harness, spec, LONG):
+        how = {"asynchronous": True, "delay_polls": 30, "holds_saves": True}
+        harness, halves = _engine(make_harness, spec, **how)
+        entry = send(harness, Send(family=1, length=25))
+        for _ in range(IDLE_TURNS):
+            if not entry.is_live:
+                break
+            _pass(harness, 1, IDLE_S)
+        expect(not entry.is_live, LATE_LOADS, "{} waits {} s", entry, IDLE_TURNS * IDLE_S)
+        log = harness.transfer_log
+        while log is not None and any(transfer.tokens for transfer in log.transfers):
+            harness.turn()
+        for family in range(10, 18):
+            send(harness, Send(family=family, length=20, max_tokens=9))
+        _pass(harness, 3, 0.0)
+        halves[1].hurry()
+        harness.drain()
+
+
 def failed_loads_cost_little(make_harness: MakeHarness, depth: int) -> None:
     """A load fails while others run and load, which found nothing in the prefix cache: they do not restart."""
     spec = HarnessSpec(depth=depth, num_blocks=60)

@@ -53,6 +53,7 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite, PolicySuite, Transf
 
     `config` holds further fields of EngineConfig. `effort` multiplies the number of examples of this suite.
     `caches_prefixes`: True requires cache hits of repeated prompts, and that the least recently used ones leave first.
+    `is_continuous`: True requires that requests start beside running ones.
     """
 
     scheduler: ClassVar[str | type[Scheduler] | None] = None

@@ -44,7 +44,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "states in flight": {"windows": (0, RECURRENT), "num_state_slots": 8, "depth": 2},
     "states in three steps": {"windows": (0, RECURRENT), "num_state_slots": 8, "depth": 3},
 }
-UNMOVABLE = ((0, RECURRENT), (0, 6), (5,))
+UNMOVABLE = ((0, RECURRENT), (0, 6), (5,), (0, 0))
 
 
 # Those whose rows share what they compute while they run, block by block.

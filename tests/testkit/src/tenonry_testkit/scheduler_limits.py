@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pytest
 
@@ -11,6 +11,7 @@ from tenonry.outputs import FinishReason
 from tenonry.step import Adapter
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.rules import RIGHT_ENDING, expect
+from tenonry_testkit.scenarios_continuous import requests_start_beside_others
 from tenonry_testkit.scenarios_costs import limits_are_free
 from tenonry_testkit.scenarios_passing import few_pass
 from tenonry_testkit.spec import HarnessSpec
@@ -128,13 +129,17 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
 class _Engines(Protocol):
     """Any suite with engines around the scheduler under test."""
 
+    is_continuous: ClassVar[bool]
+
     def harness(self, spec: HarnessSpec = ..., **parts: Any) -> SchedulerHarness:
         """Return a fresh engine."""
         ...
 
 
 class LimitSuite:
-    """Part of `SchedulerContract`."""
+    """Part of `SchedulerContract`. `is_continuous`: True requires that requests start beside running ones."""
+
+    is_continuous: ClassVar[bool] = False
 
     def test_requests_that_just_fit_are_served(self: _Engines) -> None:
         """A request exactly at a limit is not rejected, and receives all its tokens."""
@@ -187,3 +192,9 @@ class LimitSuite:
     def test_few_pass_a_request_that_waits(self: _Engines, depth: int) -> None:
         """What waits for an adapter or an image is passed by at most `max_num_seqs` that need neither."""
         few_pass(self.harness, depth)
+
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    def test_requests_start_beside_running_ones(self: _Engines, depth: int) -> None:
+        """If `is_continuous` is True, the next step starts as many waiting requests as fit."""
+        if self.is_continuous:
+            requests_start_beside_others(self.harness, depth)

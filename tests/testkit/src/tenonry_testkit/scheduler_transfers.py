@@ -19,7 +19,9 @@ from tenonry_testkit.scenarios_loads import (
 from tenonry_testkit.scenarios_transfers import (
     METHODS,
     a_load_without_end_is_given_up,
+    aborted_loads_are_awaited,
     blocks_are_kept,
+    blocks_wait_for_both_transfers,
     failed_loads_cost_little,
     faults_name_the_connector,
     loads_are_used,
@@ -65,6 +67,8 @@ class TransferSuite:
         arrivals_share_a_step(self.harness, depth)
         loads_without_end(self.harness, depth)
         a_load_without_end_is_given_up(self.harness, depth)
+        blocks_wait_for_both_transfers(self.harness, depth)
+        aborted_loads_are_awaited(self.harness, depth)
 
     @pytest.mark.parametrize("depth", [2, 3])
     def test_a_failed_row_spoils_no_load(self: _Engines, depth: int) -> None:
