@@ -77,7 +77,8 @@ NO_MODEL = {
     "run-on-several-gpus", "run-several-engines", "run-on-several-nodes", "run-several-api-servers", "see-what-runs",
     "trace-requests", "add-a-route-or-command", "package-a-plugin", "write-a-load-balancer", "debug",
     "write-an-output-parser", "write-a-call-set", "write-a-recovery", "explain-a-wait", "deploy",
-    "serve-several-models", "limit-tenants", "write-a-hook-module", "write-a-launcher",
+    "serve-several-models", "limit-tenants", "write-a-hook-module", "write-a-launcher", "write-a-request-check",
+    "write-a-step-observer",
 }  # fmt: skip
 
 
@@ -91,9 +92,9 @@ AT_NIGHT = {
     "trace-requests", "train-with-rollouts", "use-with-coding-agents", "use-with-langchain", "use-with-litellm",
     "use-with-open-webui", "write-a-call-set", "write-a-drafter", "write-a-grammar-backend", "write-a-hook-module",
     "write-a-kv-connector", "write-a-launcher", "write-a-load-balancer", "write-a-model-pass", "write-a-quantisation",
-    "write-a-recovery", "write-a-runner-feature", "write-a-scheduler", "write-a-scheduler-policy",
-    "write-a-stat-logger", "write-a-worker", "write-an-executor", "write-an-io-processor", "write-step-kernels",
-    "your-scheduler",
+    "write-a-recovery", "write-a-request-check", "write-a-runner-feature", "write-a-scheduler",
+    "write-a-scheduler-policy", "write-a-stat-logger", "write-a-step-observer", "write-a-worker", "write-an-executor",
+    "write-an-io-processor", "write-an-output-parser", "write-step-kernels", "your-scheduler",
 }  # fmt: skip
 
 

@@ -17,12 +17,16 @@ import pytest
 from page_reader import ALL_PAGES, BLOCK, ROOT
 
 from tenonry.cli import main
+from tenonry.plugin.discovery import EXPERIMENTAL
 from tenonry_commands.plugins import points
 from tenonry_testkit.outcomes import failing_tests
 from tenonry_testkit.scheduler import SchedulerContract
 from tenonry_testkit.tiers import nightly_unless
 
-PACKAGES = sorted((ROOT / "docs" / "tutorial" / "packages").iterdir())
+PACKAGES = [
+    file.parent
+    for file in sorted((ROOT / "docs" / "tutorial" / "packages").glob("*/pyproject.toml"))
+]
 NAMES = [package.name for package in PACKAGES]
 # Their tests take half a minute, or load torch.
 SLOW = {"chunked-layers", "hidden-peaks", "short-first", "short-prompts"}
@@ -91,7 +95,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     site = folder / "site"
     command = [sys.executable, "-m", "pip", "install", *OPTIONS.split(), "--target", str(site)]
     subprocess.run([*command, *map(str, sources.values())], check=True)
-    environment = {"PYTHONPATH": str(site), "TENONRY_TESTKIT_EFFORT": "0.1"}
+    # Every installed observer runs, and that of an alpha point needs consent.
+    consent = {EXPERIMENTAL: "1"}
+    environment = {"PYTHONPATH": str(site), "TENONRY_TESTKIT_EFFORT": "0.1"} | consent
     return Installed(sources, {**os.environ, **environment})
 
 

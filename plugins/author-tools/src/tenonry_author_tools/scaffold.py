@@ -1,7 +1,7 @@
 """Packages of new plugins, made from the template of their kind. Command line.
 
 A template is a folder of `templates/` with the name of its kind: `kind.toml`, a module, its tests, and further files of
-the package. `templates/package` has the files that all kinds share.
+the package in `files`, filled in if they end in `.tmpl`. `templates/package` has the files that all kinds share.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tenonry_author_tools.badge import COLORS, UNCHECKED, svg
 
 TEMPLATES = files("tenonry_author_tools") / "templates"
 SHARED = "package"
+SUFFIX = ".tmpl"
 DEFAULT_TARGET = "$package.plugin:$cls"
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -89,7 +90,10 @@ def package_files(point: Point, name: str) -> dict[str, str]:
         "tests/test_plugin.py": _read(folder / "test_plugin.py.tmpl", words),
     }
     return found | {
-        f"src/{package}/{path}": text for path, text in _further(folder / "files", "").items()
+        f"src/{package}/{path.removesuffix(SUFFIX)}": (
+            _filled(text, words) if path.endswith(SUFFIX) else text
+        )
+        for path, text in _further(folder / "files", "").items()
     }
 
 

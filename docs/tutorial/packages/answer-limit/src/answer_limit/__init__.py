@@ -1,0 +1,1 @@
+"""A request check for tenonry that bounds max_tokens."""

@@ -1,0 +1,1 @@
+"""An engine recovery for tenonry that writes a report of each crash."""

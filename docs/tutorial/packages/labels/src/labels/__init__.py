@@ -1,0 +1,1 @@
+"""A grammar backend for tenonry that enforces one of several labels."""

@@ -1,0 +1,1 @@
+"""A command below `tenonry plugins` that lists the plugins of third-party distributions."""
