@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -307,3 +312,46 @@ def test_a_rule_that_would_not_end_in_time_is_left_out(tmp_path: Path):
     budget = Budget(file, time.monotonic() + 600.0)
     left_out = [budget.pytest_runtest_protocol(each) for each in items("first", "long", "short")]
     assert left_out == [None, True, None]
+
+
+HANGING = """
+import os, threading
+from tenonry.interfaces.stat_logger import StatLogger
+def hang():
+    os.write(os.open({fifo!r}, os.O_WRONLY), b"x")
+    threading.Event().wait()
+{at_import}
+class Mine(StatLogger):
+    def record(self, record): hang()
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("at_import", "number"),
+    [
+        ("", signal.SIGTERM),
+        pytest.param("", signal.SIGKILL, marks=pytest.mark.nightly),
+        pytest.param("hang()", signal.SIGTERM, marks=pytest.mark.nightly),
+        pytest.param("hang()", signal.SIGKILL, marks=pytest.mark.nightly),
+    ],
+)
+def test_no_process_of_a_plugin_that_hangs_remains(tmp_path: Path, number, at_import: str):
+    """The pipe is at its end once no process holds it."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    pipe = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    file = tmp_path / "mine.py"
+    file.write_text(HANGING.format(fifo=str(fifo), at_import=at_import))
+    command = [sys.executable, "-m", "tenonry", "plugins", "dev", str(file), "--budget", "60"]
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as dev_process:
+            for content in (b"x", b""):
+                assert select.select([pipe], [], [], 60.0)[0]
+                assert os.read(pipe, 1) == content
+                dev_process.send_signal(number)
+            expected = {signal.SIGTERM: 143, signal.SIGKILL: -9}
+            assert dev_process.wait(60.0) == expected[number]
+    finally:
+        os.close(pipe)

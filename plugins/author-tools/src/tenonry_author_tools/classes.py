@@ -5,8 +5,11 @@ Run by `tenonry plugins dev` as `python -m tenonry_author_tools.classes FILE`; p
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import inspect
 import json
+import signal
 import sys
 from typing import Any
 
@@ -16,6 +19,8 @@ from tenonry.plugin.manager import qualified_record
 from tenonry.plugin.plan import import_target
 from tenonry_author_tools.suite import named_suites
 from tenonry_commands.plugins import points
+
+PR_SET_PDEATHSIG = 1
 
 
 def plugin_classes(path: str) -> list[tuple[str, str]]:
@@ -43,5 +48,12 @@ def _qualified(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
+def end_with_parent() -> None:
+    """End this process when its parent ends, where the system can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 if __name__ == "__main__":
+    end_with_parent()
     json.dump(plugin_classes(sys.argv[1]), sys.stdout)

@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -70,12 +71,27 @@ class DevCommand(Command):
             check_used(server, file)
         with tempfile.TemporaryDirectory() as folder:
             loop = DevLoop(file, name, args.budget, Path(folder), server)
-            with contextlib.closing(loop):
+            with contextlib.closing(loop), leaving_on_signals():
                 if args.once:
                     return 0 if loop.round() else 1
                 for _ in saves(file):
                     loop.round()
         return 0
+
+
+@contextlib.contextmanager
+def leaving_on_signals() -> Iterator[None]:
+    """Context in which SIGTERM and SIGHUP raise SystemExit, so that child processes end and files are removed."""
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _: object) -> None:
+    sys.exit(128 + number)
 
 
 def check_used(server: RunningServer, file: Path) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import runpy
+import select
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,24 @@ class Rounds:
                     record = config.getoption("--dev-record")
                     config.pluginmanager.register(Budget(record, float(line)))
                     return
-                _, status = os.waitpid(pid, 0)
+                status = wait(pid, connection)
                 lines.write(f"{os.waitstatus_to_exitcode(status)}\n")
                 lines.flush()
         os._exit(0)
+
+
+def wait(pid: int, connection: socket.socket) -> int:
+    """Return the status of a child. Kills the process group, this process included, if the other end is closed."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    before = signal.signal(signal.SIGCHLD, lambda *_: None), signal.set_wakeup_fd(theirs.fileno())
+    with ours, theirs:
+        try:
+            while (found := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+                if connection in select.select([ours, connection], [], [])[0]:
+                    os.killpg(0, signal.SIGKILL)
+                ours.recv(64)
+        finally:
+            signal.signal(signal.SIGCHLD, before[0])
+            signal.set_wakeup_fd(before[1])
+    return found[1]
