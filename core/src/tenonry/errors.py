@@ -11,8 +11,16 @@ import signal
 import sys
 import traceback
 
-# Packages whose lines are not named as the place of a plugin's fault.
-OTHER_PACKAGES = {"tenonry", *sys.stdlib_module_names}
+
+def describe_cause(cause: BaseException) -> str:
+    """Return type, text, and the innermost file and line outside kernel and standard library, where there is one."""
+    places = [
+        f" ({frame.f_code.co_filename}:{line})"
+        for frame, line in traceback.walk_tb(cause.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0]
+        not in {"tenonry", *sys.stdlib_module_names}
+    ]
+    return f"{type(cause).__name__}: {cause}{''.join(places[-1:])}"
 
 
 class ErrorCode(enum.StrEnum):
@@ -62,14 +70,7 @@ class PluginFault(PluginError):
         self.version = version
         self.call = call
         origin = f"{distribution} {version}" if distribution else "no distribution"
-        places = [
-            f" ({frame.f_code.co_filename}:{line})"
-            for frame, line in traceback.walk_tb(cause.__traceback__)
-            if str(frame.f_globals.get("__name__")).partition(".")[0] not in OTHER_PACKAGES
-        ]
-        super().__init__(
-            f"plugin {plugin} ({origin}) failed in {call}: {type(cause).__name__}: {cause}{''.join(places[-1:])}"
-        )
+        super().__init__(f"plugin {plugin} ({origin}) failed in {call}: {describe_cause(cause)}")
         self.__cause__ = cause
 
 

@@ -86,7 +86,10 @@ class FinishedOutput(msgspec.Struct, array_like=True):
 
 
 class ScheduledOutput(msgspec.Struct, array_like=True):
-    """First execution of a request: its queue time in seconds, and its prompt tokens found in the cache."""
+    """First execution of a request: its queue time in seconds, and its prompt tokens found in the cache.
+
+    Sent once, with the first result that counts: a reset or a preemption may drop the one of the first step.
+    """
 
     handle: int
     queued_s: float

@@ -187,7 +187,10 @@ class ModelRunnerOutput(msgspec.Struct, array_like=True, kw_only=True):
 
 
 class RowFailure:
-    """Codes of `ModelRunnerOutput.failed_code`."""
+    """Codes of `ModelRunnerOutput.failed_code`.
+
+    `TEXT`: `error` of the FinishedOutput, by code. `CODE`: its `code`, only where it is not the default, "".
+    """
 
     NUMERICAL = 1  # the row's logits hold NaN
     SAMPLING = 2  # the row's parameters leave no token to sample

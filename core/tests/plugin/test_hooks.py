@@ -262,7 +262,7 @@ class TestHookModules:
         )
         with pytest.raises(
             PluginError,
-            match=r"hook module 'bad' \(bad_hooks, bad-hooks 1\.0\) .*ZeroDivisionError",
+            match=r"hook module 'bad' \(bad_hooks, bad-hooks 1\.0\) .*ZeroDivisionError: .* \(.*bad_hooks\.py:1\); fix",
         ) as caught:
             PluginManager()
         assert str(caught.value).endswith(

@@ -33,7 +33,8 @@ RECORDS = {
     "KV connectors": ["interfaces.kv_connector:BlockStore", "interfaces.kv_connector:KVConnectorRole"],
     "Executors and workers": [
         "info:WorkerFacts",
-        "kv_cache:KVCacheGroup", "kv_cache:MemoryReport", "kv_cache:KVCacheConfig", "step:SchedulerOutput",
+        "kv_cache:KVCacheGroup", "kv_cache:LengthClasses", "kv_cache:MemoryReport", "kv_cache:KVCacheConfig",
+        "step:SchedulerOutput",
         "step:NewRow", "step:Adapter", "step:ModelRunnerOutput", "step:TokenLogprobs", "step:PromptLogprobs",
         "step:RowFailure", "step:StepFuture", "step:DoneFuture",
         "tenonry_scheduling:BatchState", "tenonry_scheduling:StepInputs",

@@ -167,8 +167,10 @@ class InputProcessor:
                 "no tokenizer is loaded; give token ids: {'prompt_token_ids': [...]}", "prompt"
             )
         with io_call(self._io, request_id, "process_prompt"):
-            made = self._io.process_prompt(prompt, params, add_special_tokens=add_special_tokens)
-            return expect(made, ProcessedPrompt)  # type: ignore[no-any-return]
+            return expect(  # type: ignore[no-any-return]
+                self._io.process_prompt(prompt, params, add_special_tokens=add_special_tokens),
+                ProcessedPrompt,
+            )
 
     def _stop_token_ids(self, params: SamplingParams) -> tuple[int, ...]:
         own = tuple(params.stop_token_ids or ())

@@ -58,14 +58,16 @@ def build_engine(
     try:
         kv_cache = _start_executor(executor, plan, context, on_failure)
         if context.kv_connector is not None:
-            half = KVConnectorContext(
-                config,
-                model,
-                KVConnectorRole.SCHEDULER,
-                engine_id=context.engine_id,
-                kv_cache=kv_cache,
+            kv_connector = build_plugin(
+                context.kv_connector,
+                KVConnectorContext(
+                    config,
+                    model,
+                    KVConnectorRole.SCHEDULER,
+                    engine_id=context.engine_id,
+                    kv_cache=kv_cache,
+                ),
             )
-            kv_connector = build_plugin(context.kv_connector, half)
         shared = SchedulerContext(
             config,
             kv_cache,
@@ -83,9 +85,10 @@ def build_engine(
         )
         # Each receives a copy: a scheduler may change its context.
         scheduler = build_plugin(plan.get("scheduler"), dataclasses.replace(shared))
-        for record in _observers(plan, shared):
-            observer = build_plugin(record, dataclasses.replace(shared))
-            observers.append((record, observer))
+        observers.extend(
+            (record, build_plugin(record, dataclasses.replace(shared)))
+            for record in _observers(plan, shared)
+        )
     except BaseException:
         shut_down(executor, scheduler, kv_connector, *(each for _, each in observers))
         raise

@@ -147,7 +147,7 @@ def distribution_of_module(module: str) -> tuple[str, str]:
     top = module.partition(".")[0]
     try:  # most distributions have the name of their module, with dashes
         dist = importlib.metadata.distribution(top)
-    except (importlib.metadata.PackageNotFoundError, ValueError):  # or the name is empty
+    except (ImportError, ValueError):  # there is none, or the name is empty
         name = _packages().get(top, [""])[0]
         return name, importlib.metadata.version(name) if name else ""
     return dist.name, dist.version

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tenonry.errors import PluginError
+from tenonry.errors import PluginError, describe_cause
 from tenonry.info import PluginRecord
 from tenonry.plugin.checks import check_plugin
 from tenonry.plugin.kinds import EVERY_INSTALLED, KINDS, STEP_OBSERVERS
@@ -140,9 +140,8 @@ def import_target(entry: PluginRecord) -> Any:
             _import_text(module_name, entry)
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise PluginError(
-            f"{entry.label()} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+        text = f"{entry.label()} cannot be imported: {describe_cause(error)}; fix its module"
+        raise PluginError(text) from error
     if not colon:
         return module
     try:
