@@ -117,7 +117,6 @@ class BatchState:
         row, length = new.row, len(new.token_ids)
         self.handle[row] = new.handle
         self.token_ids[row, :length] = new.token_ids
-        self.token_ids[row, length] = KNOWN_TO_WORKER
         self.num_computed[row] = new.num_computed
         self.num_output[row] = new.num_output
         self.num_prompt[row] = length - new.num_output

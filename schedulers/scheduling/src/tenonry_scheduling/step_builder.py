@@ -181,8 +181,10 @@ class StepBuilder:
                 return False
             if self._run(rows, count, total):
                 return True
-            if not self._preempt_one():
+            ready = self.ready
+            if len(ready) < 2:
                 return False
+            self.preempt(self._victim([columns.request(row) for row in ready.tolist()]))
 
     def preempt(self, request: Request) -> None:
         """Remove a running request's row and blocks; it waits again, with its tokens.
@@ -246,22 +248,13 @@ class StepBuilder:
     def _is_ready(self, row: int) -> bool:
         """Return True if `row` is in `ready`."""
         rows = self._rows
-        if row not in rows.active or rows.scheduled_in[row] == self._step_id:
-            return False
-        if rows.num_tokens[row] >= rows.limit[row]:
-            return False
-        if rows.pending[row] == 0:
-            return True
-        return self._lifecycle.context.feeds_back_tokens and not rows.has_grammar[row]
-
-    def _preempt_one(self) -> bool:
-        """Preempt the victim among the ready requests, except the last one."""
-        ready = self.ready
-        if len(ready) < 2:
-            return False
-        requests = [self._rows.request(row) for row in ready.tolist()]
-        self.preempt(self._victim(requests))
-        return True
+        has_fed_back = self._lifecycle.context.feeds_back_tokens and not rows.has_grammar[row]
+        return bool(
+            row in rows.active
+            and rows.scheduled_in[row] != self._step_id
+            and rows.num_tokens[row] < rows.limit[row]
+            and (has_fed_back or rows.pending[row] == 0)
+        )
 
     # ------------------------------------------------------------------ starting a request
     def _start(self, request: Request, num_tokens: int | None) -> bool:
