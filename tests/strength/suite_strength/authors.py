@@ -13,9 +13,10 @@ from pydantic import BaseModel
 
 from suite_strength.expected import ExpectedTokens, spans
 from tenonry.interfaces.scheduler import SchedulerContext
+from tenonry.messages import OutputsByClient
 from tenonry.request import Request, RequestStatus
 from tenonry.stats import SchedulerStats
-from tenonry.step import SchedulerOutput
+from tenonry.step import ModelRunnerOutput, SchedulerOutput
 from tenonry_scheduler_batching import AdmissionState, SchedulingPolicy
 from tenonry_scheduler_batching.scheduler import BatchingScheduler
 from tenonry_scheduler_static import StaticScheduler
@@ -39,7 +40,7 @@ class OneByOneScheduler(StaticScheduler):
         for request in step.running:
             step.run(request)
         step.run_ready()  # those for which others have to leave
-        for request in step.waiting:
+        for request in list(step.waiting):  # and not from the queue's own loop
             if not step.run(request):
                 break
 
@@ -72,9 +73,23 @@ class CarefulScheduler(StaticScheduler):
         self._expect(chosen is running[-1], "the victim is not the last request")
         return chosen
 
+    def update_from_output(
+        self, output: SchedulerOutput, result: ModelRunnerOutput
+    ) -> OutputsByClient:
+        """As the base class. Where no block is left, the last of several requests leaves its row between two steps."""
+        found = super().update_from_output(output, result)
+        is_crowded = self.blocks.num_free == 0 and len(self.rows.active) > 1
+        if is_crowded and self.rows.step % 3 == 0 and self.context.kv_connector is None:
+            last = self.rows.request(next(reversed(self.rows.active)))
+            self.preempt(last)
+            self._expect(last.row < 0 and last in self.waiting, "a preempted request has a row")
+        return found
+
     def choose(self, step: StepBuilder) -> None:
+        self._expect(not self.held, "requests of an earlier step are held")
         self._expected.begin_step()
         self._look_at_rows(step)
+        self._look_at_requests(step)
         nothing = np.zeros(0, np.int32)
         self._expect(not step.run_rows(nothing, nothing), "no rows run")
         if self.rows.step % 5 == 4:
@@ -98,8 +113,24 @@ class CarefulScheduler(StaticScheduler):
             used.add(row)
         self._expect(len(used) + step.free_rows == self.rows.size, "a row is neither free nor used")
         self._expect(used >= self.rows.prompt_logprob_rows, "a free row has a prompt")
+        running = self.rows.running()
+        is_shared = running.flags.writeable or self.rows.as_i32(running).flags.writeable
+        self._expect(not is_shared, "an author can write the rows that run")
+
+    def _look_at_requests(self, step: StepBuilder) -> None:
+        """Each request has the status of its place, and one without its K/V or its grammar does not run."""
         running = {request.handle for request in step.running}
         self._expect(running == self._expected.entered.keys(), "others run than have started")
+        self._expect(step.num_running == len(running), "another number of requests runs")
+        for request in self.requests.values():
+            wanted = RequestStatus.PREEMPTED if request.num_preemptions else RequestStatus.WAITING
+            if request.row >= 0:
+                is_running = request.handle in running
+                wanted = RequestStatus.RUNNING if is_running else RequestStatus.WAITING_FOR_KV
+            name = request.status.name
+            self._expect(request.status is wanted, f"the status of a request is {name}")
+            if request.handle not in running and request not in self.waiting:
+                self._expect(step.run(request) is False, "a request runs before it is ready")
 
     def _run_decodes(self, step: StepBuilder) -> int:
         rows = step.ready
@@ -136,6 +167,8 @@ class CarefulScheduler(StaticScheduler):
             is_right = used == counts if ran else not any(used)
             self._expect(is_right, f"{used} of {counts} tokens ran together: {ran}")
             self._expect(ran == (0 < sum(counts) <= left) or step.full, f"{counts} ran: {ran}")
+            is_left = not ran or share == step.prompt_logprob_tokens_left
+            self._expect(is_left, f"{counts} tokens left {share} of the share of prompts")
         return ran
 
     def _run_ready(self, step: StepBuilder) -> None:
@@ -145,13 +178,15 @@ class CarefulScheduler(StaticScheduler):
         uncomputed = step.num_uncomputed(rows)
         start = self.rows.num_computed[rows]
         left = step.tokens_left
-        ran = self._noted(step, step.run_ready)
+        most = 3 if self.rows.step % 10 == 4 and self.chunked_prefill else None
+        ran = self._noted(step, lambda: step.run_ready(most))
         self._expect(ran == (step.tokens_left < left), "run_ready ran, and took no tokens")
         limits = [each.source.media is not None or _wants_prompt(each) for each in requests]
         is_limited = self.blocks.takes_snapshots or not self.chunked_prefill or any(limits)
         if not ran or step.preempted or is_limited:
             return
         used = self.rows.num_computed[rows] - start
+        uncomputed = np.minimum(uncomputed, most or NO_LIMIT)
         wanted = min(int(uncomputed.sum()), left)
         self._expect(int(used.sum()) == wanted, f"{used} tokens of {uncomputed} ran, not {wanted}")
         num_decodes = int((uncomputed == 1).sum())
@@ -179,8 +214,9 @@ class CarefulScheduler(StaticScheduler):
             decodes = request.row >= 0 and self._decodes(request)
             ran = step.run(request, half)
             used = left - step.tokens_left
-            is_left = not decodes or share == step.prompt_logprob_tokens_left
-            self._expect(is_left, "a decode took of the share of prompts")
+            taken = used if _wants_prompt(request) and not decodes else 0
+            is_left = share - taken == step.prompt_logprob_tokens_left
+            self._expect(is_left, f"{used} tokens took another share of the prompts than {taken}")
             is_right = wanted is None or used == wanted or (step.full and not ran)
             self._expect(is_right, f"{used} of {wanted} tokens ran")
             self._expect(ran == (step.tokens_left < left), "a call ran, and took no tokens")
@@ -258,6 +294,8 @@ class CarefulScheduler(StaticScheduler):
             if started:
                 self._check_start(step, request, used, left, share)
             else:
+                has_place = left > 0 and free > 0
+                self._expect(step.full or has_place, "a step without room is not full")
                 self._check_refusal(step, request)
             self._expect(started or not fits, "a request that fits did not start")
             self._expect(not started or step.free_rows == free - 1, "a request started in no row")
@@ -275,6 +313,9 @@ class CarefulScheduler(StaticScheduler):
         wanted = self._expected.tokens(before, request, start, request.num_tokens - start)
         is_right = used == wanted or self.blocks.takes_snapshots
         self._expect(is_right, f"{used} of {wanted} tokens started")
+        share -= used * (_wants_prompt(request) and start < request.num_prompt_tokens)
+        is_left = share == step.prompt_logprob_tokens_left
+        self._expect(is_left, f"{used} tokens of a prompt leave another share than {share}")
         self._expected.ran(request, start, start + used)
 
     def _check_refusal(self, step: StepBuilder, request: Request) -> None:
@@ -285,7 +326,9 @@ class CarefulScheduler(StaticScheduler):
         has_limit |= bool(config.max_loras and source.adapter is not None)
         has_grammar = source.sampling_params.structured_output is not None
         has_connector = self.context.kv_connector is not None  # which may decide later
-        may_wait = has_limit or has_grammar or has_connector or self.blocks.takes_snapshots
+        is_limited = self._expected.is_refused or not self._may_share(step, request)
+        may_wait = has_grammar or has_connector or self.blocks.takes_snapshots
+        may_wait |= has_limit and is_limited
         self._expect(
             has_connector or not step.run(request), "a request that waits runs when asked again"
         )
@@ -294,6 +337,7 @@ class CarefulScheduler(StaticScheduler):
             self._expect(
                 not step.full, "the first request that waits for its image closes the step"
             )
+        self.held[request.handle] = "careful"
         self._expected.is_refused |= has_limit
         self._was_refused |= has_limit
 

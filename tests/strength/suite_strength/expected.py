@@ -34,7 +34,8 @@ class ExpectedTokens:
         config = scheduler.context.config
         self._chunked = scheduler.chunked_prefill
         self._has_images = config.max_images > 0
-        self.most = config.max_encoder_tokens or config.step_token_budget
+        self._budget = config.step_token_budget
+        self.most = config.max_encoder_tokens or self._budget
         self.entered: dict[int, int] = {}
         self.images_left = self.most
         self.is_refused = False
@@ -54,7 +55,7 @@ class ExpectedTokens:
             most = min(wanted, share)
         pieces = spans(request, "whole") if self._has_images else []
         for count in range(min(most, step.tokens_left), 0, -1):
-            if not self._chunked and count < wanted:
+            if not self._chunked and count < wanted <= self._budget:
                 return 0
             if self.fits(request, start, count) and not _is_cut(pieces, start + count):
                 return count
