@@ -43,7 +43,7 @@ def make(make_driver):
 
 def ask(driver, length, *sizes, **fields):
     """A prompt whose first image begins at its third token, and each next one a token after the last."""
-    return driver.ask(length, media=media_of(sizes, length, whole=True), **fields)
+    return driver.ask(length, media=media_of(sizes, length, num_pieces=1), **fields)
 
 
 def turns(driver, count, script=run_everything):

@@ -52,6 +52,17 @@ class TestTokenModel:
             tokens.append(token)
         assert len(whole) == 20
 
+    def test_stop_ids_are_sampled_before_min_tokens_unless_held_back(self):
+        free = self.model.complete([1, 2, 3], SamplingParams(max_tokens=8), max_model_len=64)
+        params = SamplingParams(max_tokens=8, min_tokens=5)
+        stop_ids = (free.token_ids[2],)
+        early = TokenModel(vocab_size=1_000_003, holds_back_stop_ids=False)
+        found = early.complete([1, 2, 3], params, max_model_len=64, stop_ids=stop_ids)
+        assert found == free
+        held = self.model.complete([1, 2, 3], params, max_model_len=64, stop_ids=stop_ids)
+        assert held.token_ids[:2] == free.token_ids[:2]
+        assert stop_ids[0] not in held.token_ids
+
     def test_next_token_depends_on_seed_adapter_and_output_index(self):
         tokens = [5, 6, 7, 8]
         found = {

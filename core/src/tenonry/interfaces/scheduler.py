@@ -60,6 +60,7 @@ class Scheduler(Plugin[SchedulerContext], ABC):
     - No step ends in one of the pieces that `Media.whole` of a request names.
     - Requests that are together within every limit of a step take no more steps than without what is limited.
     - Steps are numbered from 0, without gaps.
+    - The first stop id from `min_tokens` on ends a request; an earlier one, which some workers sample, does not.
     - A new row has the prompt, delivered tokens, sampling parameters, stop ids, bad words, adapter, features and
       media of its request, also when it comes back after preemption; `Request.new_row` makes it.
     - A row whose request has `structured_output` is not scheduled while its last sampled token is unknown.

@@ -28,7 +28,7 @@ from tenonry.step import DoneFuture, ModelRunnerOutput, RowFailure, SchedulerOut
 from tenonry_scheduling.validator import StepValidator
 from tenonry_testkit.answers import answer_of
 from tenonry_testkit.fakes.clock import VirtualClock
-from tenonry_testkit.fakes.tokens import Completion, TokenModel
+from tenonry_testkit.fakes.tokens import Completion
 from tenonry_testkit.fakes.worker import FakeWorker
 from tenonry_testkit.ledger import Entry, Ledger, as_ids
 from tenonry_testkit.patience import Patience
@@ -74,7 +74,7 @@ class SchedulerHarness:
         self.config = self.spec.engine_config()
         self.kv_cache = self.spec.kv_cache(groups)
         self.clock = VirtualClock()
-        model = TokenModel(self.spec.vocab_size, self.spec.seed, self.spec.windows)
+        model = self.spec.token_model()
         self.oracle: Oracle = oracle or model
         self.guard = guard
         self.ledger = Ledger()

@@ -207,8 +207,10 @@ class Ledger:
 
     def _take_prompt_logprobs(self, client: int, outputs: EngineCoreOutputs) -> None:
         pairs = zip(outputs.prompt_logprobs_handles, outputs.prompt_logprobs, strict=True)
-        for handle, part in pairs:
+        for place, (handle, part) in enumerate(pairs):
             entry = self._of_client(client, handle)
+            detail = "part {} of {} names row {}"
+            expect(part.row == place, OWN_LOGPROBS, detail, place, entry, part.row)
             end = part.start + len(part.rank)
             fits = (
                 entry.is_live and entry.wants.prompt_logprobs is not None and 1 <= part.start < end

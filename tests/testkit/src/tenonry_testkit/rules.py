@@ -17,7 +17,7 @@ FEW_IMAGES = (
 )
 STAYS_WHOLE = "no step ends in a piece of a prompt that `Media.whole` names"
 NO_OVERRUN = "length limits are never overrun"
-NO_CHUNKS = "without chunked prefill a row computes all its tokens in one step"
+NO_CHUNKS = "without chunked prefill a row computes all its tokens in one step that can hold them"
 NO_PENDING = "without feedback no row with a pending token is scheduled"
 ROUNDS = "a round holds only rows that decode, within max_round_tokens"
 ROUND_LENGTH = (
@@ -40,6 +40,7 @@ RESTARTS = (
 LATE_LOADS = "a KV load that does not end delays its own request, for a bounded time, and none that comes long after"
 RIGHT_TOKENS = "every request gets its own tokens, in order"
 RIGHT_ENDING = "a request ends when and why it should"
+NAMES_ATTRIBUTES = "a scheduler of the library that lacks an attribute names it, and a missing call of its constructor"
 NO_OUTPUT_AFTER_THE_END = "nothing is delivered to a request that has ended"
 ANSWERS_FIT = "a result that does not fit its step raises PluginError"
 OWN_POOLED = "a request ends with what the worker pooled for it"

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from tenonry.outputs import FinishReason
+from tenonry.step import RowFailure
 from tenonry_scheduling import BaseScheduler
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.ledger import Entry
-from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, ONE_OUTCOME, RIGHT_ENDING, ROUNDS, expect
+from tenonry_testkit.rules import (
+    COUNTS,
+    GONE_IS_SENT,
+    NAMES_ATTRIBUTES,
+    ONE_OUTCOME,
+    RIGHT_ENDING,
+    ROUNDS,
+    expect,
+)
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Op, Send, play, send
 
 MakeHarness = Callable[..., SchedulerHarness]
+UNKNOWN_FAILURE = 99
 
 
 def play_out(harness: SchedulerHarness, ops: Sequence[Op]) -> None:
@@ -42,7 +53,26 @@ def idle_is_idle(harness: SchedulerHarness) -> None:
     send(harness, Send())
     harness.drain()
     expect(not harness.launch(), GONE_IS_SENT, "an idle scheduler schedules something")
+    if isinstance(scheduler, BaseScheduler):
+        _attributes_are_named(scheduler)
     scheduler.shutdown()
+
+
+def _attributes_are_named(scheduler: BaseScheduler) -> None:
+    """An attribute that a scheduler lacks is named, and the call of the base constructor if that is missing."""
+    cls = type(scheduler)
+    for each, lacks_call in ((scheduler, False), (cls.__new__(cls), True)):
+        try:
+            found = each.missing_attribute
+        except AttributeError as error:
+            text = str(error)
+            names_call = "super().__init__(context, blocks)" in text
+            is_right = "missing_attribute" in text and names_call == lacks_call
+            expect(
+                is_right, NAMES_ATTRIBUTES, "'{}', while the call is missing: {}", text, lacks_call
+            )
+        else:
+            expect(False, NAMES_ATTRIBUTES, "it has a missing_attribute: {}", found)
 
 
 def rows_change_hands(harness: SchedulerHarness) -> None:
@@ -93,10 +123,14 @@ def rows_leave_rounds(make_harness: MakeHarness, **spec: Any) -> None:
 
 
 def rounds_end_at_stop_ids(make_harness: MakeHarness, **spec: Any) -> None:
-    """Send one request for each distance of its stop id to `min_tokens`; it ends in a multi-token step."""
-    for min_tokens in range(2, 9):
-        harness = make_harness(HarnessSpec(num_blocks=40, **spec))
-        send(harness, Send(max_tokens=12, stop_after=4, min_tokens=min_tokens))
+    """Send one request for each distance of its stop id to `min_tokens`; it ends in a multi-token step.
+
+    The worker samples the stop id before `min_tokens`, or holds it back.
+    """
+    for holds_back, min_tokens in product((True, False), range(2, 9)):
+        engine = HarnessSpec(num_blocks=40, holds_back_stop_ids=holds_back, **spec)
+        harness = make_harness(engine)
+        send(harness, Send(max_tokens=12, stop_after=4, min_tokens=min_tokens, other_stop_ids=2))
         harness.drain()
 
 
@@ -144,6 +178,26 @@ def a_row_fails(make_harness: MakeHarness, depths: Sequence[int] = (1, 2, 3), **
             how = broken.finished
             failed = how is not None and how.reason is FinishReason.ERROR
             expect(failed, RIGHT_ENDING, f"{broken} has a failed row, but ended with {how}")
+
+
+def failures_have_codes(make_harness: MakeHarness) -> None:
+    """Fail a row for each reason of the worker interface, and for an unknown one; the outcome has its code."""
+    for code in (*RowFailure.TEXT, UNKNOWN_FAILURE):
+        harness = make_harness(HarnessSpec(num_blocks=24))
+        broken = send(harness, Send(length=9, max_tokens=8))
+        harness.fail(broken, code)
+        harness.drain()
+        how, wanted = broken.finished, RowFailure.CODE.get(code, "")
+        is_right = how is not None and how.code == wanted
+        expect(
+            is_right,
+            RIGHT_ENDING,
+            "{} failed with {}: {}, expected {!r}",
+            broken,
+            code,
+            how,
+            wanted,
+        )
 
 
 def a_row_fails_after_its_end(make_harness: MakeHarness, depth: int) -> None:

@@ -113,9 +113,10 @@ def _send(rng: Random, spec: HarnessSpec) -> Send:
     images = ()
     if "max_images" in config and rng.random() < 0.7:
         images = tuple(rng.randint(1, 9) for _ in range(rng.randint(1, 3)))
+    family, length = rng.randint(0, 2), rng.choice((1, 2, 4, 5, 8, 11, 12, 13, 17, 24, 31))
     return Send(
-        family=rng.randint(0, 2),
-        length=rng.choice((1, 2, 4, 5, 8, 11, 12, 13, 17, 24, 31)),
+        family=family,
+        length=length,
         tail=rng.choice((0, 0, 1)),
         max_tokens=rng.randint(1, 20),
         min_tokens=rng.choice((0, 0, 3)),
@@ -130,6 +131,7 @@ def _send(rng: Random, spec: HarnessSpec) -> Send:
         has_grammar=has_grammar,
         images=images,
         whole=bool(images) and spec.max_num_batched_tokens - spec.max_num_seqs > 9,
+        pieces=1 + length % 2,
     )
 
 

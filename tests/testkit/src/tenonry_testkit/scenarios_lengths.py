@@ -48,6 +48,13 @@ LIMITS: dict[str, tuple[HarnessSpec, dict[str, Any], dict[str, Any]]] = {
         {"prompt": range(31), "max_tokens": 1},
         {"prompt": range(32), "max_tokens": 1},
     ),
+    "a whole step": (
+        HarnessSpec(
+            num_blocks=40, config=(("enable_chunked_prefill", False), ("max_model_len", None))
+        ),
+        {"prompt": range(16), "max_tokens": 6},
+        {"prompt": range(17), "max_tokens": 6},
+    ),
     "a piece that fills the step": (
         HarnessSpec(max_num_seqs=1, max_num_batched_tokens=8, config=IMAGES),
         {"prompt": range(12), "media": _pieces((3, 8))},

@@ -32,6 +32,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "grammars": {"grammar_asks": 2},
     "images": {"config": (("max_images", 4), ("max_encoder_tokens", 6))},
     "loads": {},
+    "images that wait": {"config": (("max_images", 4), ("max_encoder_tokens", 6))},
     "loads that fail": {"max_num_batched_tokens": 12},
 }
 LOADS: dict[str, dict[str, Any]] = {
@@ -78,7 +79,9 @@ def _serve(harness: SchedulerHarness, name: str) -> None:
         if number % 9 == 4:
             harness.turn()
         if number % 9 == 8:
-            harness.abort([each.handle for each in harness.ledger.live[::4]])
+            harness.turn()
+            leaving = harness.ledger.live[:: 1 if name == "images that wait" else 4]
+            harness.abort([each.handle for each in leaving])
     harness.drain()
     harness.clock.advance(LONG_S)
     _add(harness, name, NUM_REQUESTS)
@@ -94,9 +97,9 @@ def _add(harness: SchedulerHarness, name: str, number: int) -> Any:
         fields["adapter"] = Adapter(f"adapter-{number}", f"digest-{number}")
     if name == "grammars":
         fields["structured_output"] = ANYTHING
-    if name == "images":
+    if name.startswith("images"):
         fields["media"] = media_of((5, 4), 17)
-    is_long = name == "images" or name in LOADS
+    is_long = name in LOADS or "media" in fields
     prompt = prompt_of(Ask(family=number % 3, length=17 if is_long else 5), harness.spec)
     return harness.add(prompt, 1, client=1, **fields)
 

@@ -32,23 +32,22 @@ from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.machine import machine_for
 from tenonry_testkit.rules import SAME_DECISIONS, RuleBroken
 from tenonry_testkit.scheduler_cache import CacheSuite
+from tenonry_testkit.scheduler_endings import EndingSuite
 from tenonry_testkit.scheduler_limits import LimitSuite
 from tenonry_testkit.scheduler_numbers import NumberSuite
 from tenonry_testkit.scheduler_policy import PolicySuite
 from tenonry_testkit.scheduler_transfers import TransferSuite
 from tenonry_testkit.search import PHASES, search, search_machine
-from tenonry_testkit.spec import HarnessSpec
+from tenonry_testkit.spec import CRAMPED, ROOMY, HarnessSpec
 from tenonry_testkit.targets import resolve_target
 from tenonry_testkit.traffic import Op, Send, play, sends, storms
 
-CRAMPED = HarnessSpec(
-    max_num_seqs=3, max_num_batched_tokens=6
-)  # its pool holds one sequence of full length
-ROOMY = HarnessSpec(max_num_seqs=4, max_num_batched_tokens=16, num_blocks=40)
 DEPTHS = st.integers(1, 3)
 
 
-class SchedulerContract(CacheSuite, LimitSuite, NumberSuite, PolicySuite, TransferSuite):
+class SchedulerContract(
+    CacheSuite, EndingSuite, LimitSuite, NumberSuite, PolicySuite, TransferSuite
+):
     """Subclass in a test module, name the `scheduler`; `options` are its own, `policy` is for schedulers with policies.
 
     `config` holds further fields of EngineConfig. `effort` multiplies the number of examples of this suite.
@@ -145,7 +144,7 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite, PolicySuite, Transf
         self._storm(spec, storms(sends(max_length=31, max_output=40)), 6)
 
     def test_long_prompts_wait_for_a_whole_step_without_chunked_prefill(self) -> None:
-        """With chunked prefill off, a row computes all of its tokens in one step."""
+        """With chunked prefill off, a row computes all of its tokens in one step that can hold them."""
         config = (("enable_chunked_prefill", False),)
         self._storm(
             HarnessSpec(max_num_batched_tokens=32, num_blocks=12, config=config),
@@ -164,6 +163,10 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite, PolicySuite, Transf
     def test_no_step_ends_in_a_piece_that_must_stay_whole(self) -> None:
         """Images with bidirectional attention are computed in one step each, all of them eventually."""
         spec = dataclasses.replace(ROOMY, max_num_batched_tokens=16, config=(("max_images", 4),))
+        for pieces in (1, 2):  # of each image
+            fields = {"length": 20, "whole": True, "pieces": pieces}
+            asks = [Send(family=number, images=(5, 9 - number), **fields) for number in range(4)]
+            scenarios_endings.play_out(self.harness(spec), asks)
         requests = sends(max_length=31, images=True, whole=True)
         self._storm(spec, storms(requests, aborts=True), 8)
 
@@ -252,31 +255,10 @@ class SchedulerContract(CacheSuite, LimitSuite, NumberSuite, PolicySuite, Transf
         """Under any sequence of aborts, preemptions, failures and resets each request has one terminal outcome."""
         self._storm(CRAMPED, storms(aborts=True, resets=True, failures=True), 20)
 
-    def test_stop_ids_end_requests(self) -> None:
-        """The first stop id ends a request, is delivered, and is named."""
-        asked = st.builds(dataclasses.replace, sends(max_output=12), stop_after=st.integers(0, 9))
-        self._storm(ROOMY, storms(asked))
-
-    def test_min_tokens_hold_stop_ids_back(self) -> None:
-        """Before min_tokens no stop id ends a request."""
-        asked = st.builds(
-            dataclasses.replace,
-            sends(max_output=12),
-            stop_after=st.integers(0, 5),
-            min_tokens=st.integers(1, 12),
-        )
-        self._storm(ROOMY, storms(asked))
-
-    def test_delivered_tokens_count_as_output(self) -> None:
-        """A request that was partly answered elsewhere resumes at its position: limits, stop ids, min_tokens."""
-        asked = st.builds(
-            dataclasses.replace, sends(max_output=12), num_delivered=st.integers(1, 9)
-        )
-        self._storm(CRAMPED, storms(asked))
-
     def test_a_failed_row_ends_alone(self) -> None:
         """The request ends in an error with a text; others are unaffected, and its blocks are not reused as cached."""
         scenarios_endings.a_row_fails(self.harness)
+        scenarios_endings.failures_have_codes(self.harness)
         for depth in (1, 2, 3):
             scenarios_endings.a_row_fails_after_its_end(self.harness, depth)
         self._storm(ROOMY, storms(sends(families=1), failures=True))

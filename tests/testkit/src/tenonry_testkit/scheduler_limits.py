@@ -95,6 +95,15 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
         HarnessSpec(num_blocks=40, max_num_batched_tokens=32, config=WHOLE),
         [Send(length=20), Send(family=1, length=12), Send(family=2, length=11), Send(length=1)],
     ),
+    "rows that outgrow a whole step": (
+        HarnessSpec(
+            max_num_seqs=3,
+            max_num_batched_tokens=12,
+            num_blocks=10,
+            config=(*WHOLE, ("max_model_len", None)),
+        ),
+        [Send(family=number, length=9, max_tokens=14 + number) for number in range(3)],
+    ),
     "a part of a prompt in the rest": (
         HarnessSpec(num_blocks=40),
         [Send(family=number, length=11 + number) for number in range(4)],
@@ -118,6 +127,27 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
             Send(family=2, length=80, max_tokens=2),
             Send(family=3, length=7, max_tokens=9),
         ],
+    ),
+    "several pieces of an image": (
+        HarnessSpec(num_blocks=40, config=ENCODES_6),
+        [
+            Send(
+                family=number,
+                length=24,
+                images=(9, 6)[number % 2 :],
+                whole=True,
+                pieces=2 + number % 2,
+            )
+            for number in range(4)
+        ],
+    ),
+    "an image behind the rest of a step": (
+        HarnessSpec(num_blocks=40, max_num_batched_tokens=32, config=(*ENCODES_6, *WHOLE)),
+        [Send(length=20), Send(family=1, length=20, images=(4,)), Send(family=2, length=5)],
+    ),
+    "an image behind the last block": (
+        HarnessSpec(num_blocks=8, config=ENCODES_6),
+        [Send(length=15, max_tokens=1), Send(family=1, length=20, images=(5,))],
     ),
     "large images": (
         HarnessSpec(num_blocks=40, config=ENCODES_6),

@@ -16,7 +16,7 @@ from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, sequence_pages
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import Adapter, ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry_testkit.fakes.model import fake_model
-from tenonry_testkit.fakes.tokens import Completion
+from tenonry_testkit.fakes.tokens import Completion, TokenModel
 from tenonry_testkit.fakes.worker import FakeWorker
 from tenonry_testkit.fakes.worker_options import FakeWorkerOptions, fake_group
 
@@ -27,9 +27,9 @@ class HarnessSpec:
 
     `depth`: steps in flight. `windows`: one entry per KV group, as in `FakeWorkerOptions`. `num_state_slots`: snapshots
     of recurrent groups. `round_tokens`: maximum tokens of a row in one step, with one step in flight and tokens fed
-    back; `short_rounds`: as in `FakeWorkerOptions`. `grammar_asks`: number of requests for a grammar until it is ready.
-    `config`: further fields of EngineConfig. The pool holds exactly one sequence of `max_model_len` unless `num_blocks`
-    is set.
+    back; `short_rounds`, `holds_back_stop_ids`: as in `FakeWorkerOptions`. `grammar_asks`: number of requests for a
+    grammar until it is ready. `config`: further fields of EngineConfig. The pool holds exactly one sequence of
+    `max_model_len` unless `num_blocks` is set.
     """
 
     depth: int = 1
@@ -43,6 +43,7 @@ class HarnessSpec:
     num_state_slots: int = 0
     round_tokens: int = 1
     short_rounds: int = 0
+    holds_back_stop_ids: bool = True
     grammar_asks: int = 1
     enable_prefix_caching: bool = True
     seed: int = 0
@@ -53,6 +54,12 @@ class HarnessSpec:
     def max_round_tokens(self) -> int:
         """Limit passed to the scheduler by an engine without a KV connector."""
         return self.round_tokens if self.depth == 1 and self.feeds_back else 1
+
+    def token_model(self) -> TokenModel:
+        """Model of the fake worker, which is the oracle too."""
+        return TokenModel(
+            self.vocab_size, self.seed, self.windows, holds_back_stop_ids=self.holds_back_stop_ids
+        )
 
     def engine_config(self) -> EngineConfig:
         return EngineConfig(
@@ -83,6 +90,12 @@ class HarnessSpec:
             max_model_len=self.max_model_len,
             num_state_slots=self.num_state_slots,
         )
+
+
+CRAMPED = HarnessSpec(
+    max_num_seqs=3, max_num_batched_tokens=6
+)  # its pool holds one sequence of full length
+ROOMY = HarnessSpec(max_num_seqs=4, max_num_batched_tokens=16, num_blocks=40)
 
 
 class Oracle(Protocol):
@@ -124,6 +137,7 @@ def ready_fake_worker(spec: HarnessSpec, connector: KVConnector | None = None) -
         feeds_back=spec.feeds_back,
         grammar_asks=spec.grammar_asks,
         short_rounds=spec.short_rounds,
+        holds_back_stop_ids=spec.holds_back_stop_ids,
     )
     worker = FakeWorker(
         WorkerContext(

@@ -6,7 +6,14 @@ from tenonry.interfaces.scheduler import Scheduler
 from tenonry_scheduling import BaseScheduler, BlockManager
 from tenonry_testkit.answers import answer_of
 from tenonry_testkit.ledger import Ledger
-from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, NOTHING_LEAKS, ONE_OUTCOME, expect
+from tenonry_testkit.rules import (
+    COUNTS,
+    GONE_IS_SENT,
+    NOTHING_LEAKS,
+    ONE_OUTCOME,
+    RIGHT_ENDING,
+    expect,
+)
 from tenonry_testkit.step_checker import StepChecker
 
 
@@ -79,6 +86,12 @@ class StateChecker:
             "every request has ended, but make_stats().kv_cache_usage is {:.3f}, expected 0",
             stats.kv_cache_usage,
         )
+        for entry in self._ledger.entries.values():
+            outcome, reason = entry.finished, entry.request.finish_reason
+            is_right = outcome is not None and reason is outcome.reason
+            is_rejected = not entry.request.is_finished  # add_request may not keep a rejected one
+            detail = "{} ended, but its finish_reason is {}"
+            expect(is_right or is_rejected, RIGHT_ENDING, detail, entry, reason)
         blocks = getattr(self._scheduler, "blocks", None)
         if isinstance(blocks, BlockManager):
             lost = blocks.num_total - blocks.num_free

@@ -280,9 +280,8 @@ class StepChecker:
                 entry.limit,
             )
         else:
-            expect(
-                self._chunked, NO_CHUNKS, "{} computes tokens up to {} of {}", entry, end, length
-            )
+            may_split = self._chunked or length > self._spec.max_num_batched_tokens
+            expect(may_split, NO_CHUNKS, "{} computes tokens up to {} of {}", entry, end, length)
         if not self._spec.feeds_back or entry.wants.structured_output is not None:
             known = entry.num_before + len(entry.token_ids)
             expect(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import hypothesis.strategies as st
 import numpy as np
@@ -17,6 +18,7 @@ from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.ledger import Entry
 from tenonry_testkit.spec import HarnessSpec
 
+LOW_BITS = 1 << 16  # ids that differ by a multiple share as many low bits
 ANYTHING = StructuredOutput(regex="(.|\\n)*")
 
 
@@ -25,8 +27,9 @@ class Send:
     """A request. Prompts of one `family` share their beginning; `tail` distinguishes them at the end.
 
     `images`: sizes of images, from the third token on with a token between, as far as the prompt holds them; `whole`:
-    they are indivisible. `stop_after`: the id of the output token at this index ends the request at its first
-    occurrence.
+    they are indivisible, each in so many `pieces`. `stop_after`: the id of the output token at this index ends the
+    request at its first occurrence; `other_stop_ids`: so many more, which the model never samples, but which are equal
+    in their low bits.
     """
 
     family: int = 0
@@ -35,6 +38,7 @@ class Send:
     max_tokens: int = 4
     min_tokens: int = 0
     stop_after: int | None = None
+    other_stop_ids: int = 0
     num_delivered: int = 0
     priority: int = 0
     client: int = 0
@@ -45,6 +49,7 @@ class Send:
     has_grammar: bool = False
     images: tuple[int, ...] = ()
     whole: bool = False
+    pieces: int = 1
 
     def __repr__(self) -> str:
         fields = [
@@ -128,14 +133,14 @@ def send(harness: SchedulerHarness, ask: Send) -> Entry:
         logprobs=ask.logprobs,
         prompt_logprobs=ask.prompt_logprobs,
         structured_output=ANYTHING if ask.has_grammar else None,
-        media=media_of(ask.images, len(prompt), whole=ask.whole),
+        media=media_of(ask.images, len(prompt), num_pieces=ask.pieces * ask.whole),
     )
 
 
-def media_of(sizes: Sequence[int], num_tokens: int, *, whole: bool = False) -> Media | None:
+def media_of(sizes: Sequence[int], num_tokens: int, *, num_pieces: int = 0) -> Media | None:
     """Images that fit into a prompt of `num_tokens` tokens; None without any.
 
-    `whole`: no step may cut one.
+    `num_pieces`: of each image, which no step may cut; 0: none.
     """
     spans = []
     begin = 2
@@ -149,18 +154,27 @@ def media_of(sizes: Sequence[int], num_tokens: int, *, whole: bool = False) -> M
     digests = np.zeros((len(spans), 32), np.uint8)
     digests[:, 0] = [size for _, size in spans]
     places = np.array(spans, np.int64)
-    return Media(places, digests, [{} for _ in spans], places if whole else places[:0])
+    pieces = [piece for span in spans for piece in _divided(*span, num_pieces)]
+    return Media(places, digests, [{} for _ in spans], np.array(pieces, np.int64).reshape(-1, 2))
+
+
+def _divided(begin: int, size: int, count: int) -> list[tuple[int, int]]:
+    """Neighbouring pieces of an image, `count` where it has so many tokens: first token and size of each."""
+    bounds = [begin + size * number // max(1, count) for number in range(count + 1)]
+    return [(start, stop - start) for start, stop in pairwise(bounds) if stop > start]
 
 
 def _stop_ids(harness: SchedulerHarness, ask: Send, prompt: list[int]) -> tuple[int, ...]:
-    """Return the id that the request would produce at `stop_after`, so that it stops there."""
+    """Return the id that the request would produce at `stop_after`, so that it stops there, after the other ids."""
     if ask.stop_after is None:
         return ()
     params = SamplingParams(max_tokens=ask.max_tokens)
     free = harness.oracle.complete(
         prompt, params, max_model_len=harness.spec.max_model_len, adapter=ask.adapter
     )
-    return (free.token_ids[ask.stop_after % len(free.token_ids)],)
+    own = free.token_ids[ask.stop_after % len(free.token_ids)]
+    others = [own + LOW_BITS * (number + 1) for number in range(ask.other_stop_ids)]
+    return (*others, own)
 
 
 def play(harness: SchedulerHarness, ops: Iterable[Op]) -> None:
@@ -234,6 +248,7 @@ def sends(
         some = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple)
         plain["images"] = st.just(()) | some
         plain["whole"] = st.just(whole)
+        plain["pieces"] = st.integers(1, 2) if whole else st.just(1)
     return st.builds(Send, **plain)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tenonry.step import SchedulerOutput
+from tenonry.step import KNOWN_TO_WORKER, SchedulerOutput
 from tenonry_scheduling.columns import BatchState, StepInputs
 from tenonry_testkit.fakes.kv_store import FakeKVError
 
@@ -42,6 +42,10 @@ def check_inputs(state: BatchState, output: SchedulerOutput, inputs: StepInputs)
         found = getattr(inputs, name)
         if found.tolist() != values:
             raise FakeKVError(f"step {output.step_id}: {name} is {found.tolist()}, not {values}")
+    sampling = inputs.row[output.samples]
+    behind = state.token_ids[sampling, inputs.seq_lens[output.samples]].tolist()
+    if behind != [KNOWN_TO_WORKER] * len(sampling):
+        raise FakeKVError(f"step {output.step_id}: it samples tokens that are {behind} already")
     for name in COLUMNS:
         dtype = getattr(inputs, name).dtype
         if dtype != np.int32:

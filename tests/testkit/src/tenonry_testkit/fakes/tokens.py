@@ -60,12 +60,20 @@ class TokenModel:
     """Arithmetic shared by the fake worker and its oracle.
 
     `windows`: per KV group, number of last positions read by a sample (0: all). A RECURRENT group is read at the last
-    position alone: its number depends on all tokens.
+    position alone: its number depends on all tokens. `holds_back_stop_ids`: none is sampled before min_tokens.
     """
 
-    def __init__(self, vocab_size: int = 512, seed: int = 0, windows: Sequence[int] = (0,)) -> None:
+    def __init__(
+        self,
+        vocab_size: int = 512,
+        seed: int = 0,
+        windows: Sequence[int] = (0,),
+        *,
+        holds_back_stop_ids: bool = True,
+    ) -> None:
         self.vocab_size = vocab_size
         self.seed = seed
+        self.holds_back_stop_ids = holds_back_stop_ids
         self.windows = tuple(abs(window) for window in windows)
         self._weights = _odd_numbers(1024)
 
@@ -93,7 +101,8 @@ class TokenModel:
         self, token_id: int, params: SamplingParams, stop_ids: Sequence[int], output_index: int
     ) -> int | None:
         """Nearest token at or after `token_id` allowed by the parameters, or None."""
-        banned = stop_ids if output_index < params.min_tokens else ()
+        is_early = self.holds_back_stop_ids and output_index < params.min_tokens
+        banned = stop_ids if is_early else ()
         if not banned and params.allowed_token_ids is None:
             return token_id
         choices: Sequence[int] = range(self.vocab_size)

@@ -52,7 +52,12 @@ class FakeWorker(Worker):
         given = context.options
         self.options = given if isinstance(given, FakeWorkerOptions) else FakeWorkerOptions()
         vocab_size = self.options.vocab_size or context.model.vocab_size
-        self.model = TokenModel(vocab_size, self.options.seed, self.options.windows)
+        self.model = TokenModel(
+            vocab_size,
+            self.options.seed,
+            self.options.windows,
+            holds_back_stop_ids=self.options.holds_back_stop_ids,
+        )
         self.fail_handles: dict[int, int] = {}
         self.fail_steps: dict[int, Exception] = {}
         self.on_step: Callable[[SchedulerOutput], None] | None = None

@@ -15,7 +15,8 @@ class FakeWorkerOptions(PluginOptions):
     """`seed` changes all tokens. A step with `*_token` among the tokens it computes makes its row fail, raises, waits
     `hang_s`, or ends the process: faults that a test can put into a prompt. `fail_load` raises at start.
     `grammar_asks`: number of requests for a grammar until it is ready. `short_rounds`: a row leaves a round where its
-    outputs are a multiple of that number; 0: nowhere. `windows`: one entry per KV group: 0 for full attention,
+    outputs are a multiple of that number; 0: nowhere. `holds_back_stop_ids`: False samples stop ids before min_tokens
+    too, as a worker without that capability does. `windows`: one entry per KV group: 0 for full attention,
     RECURRENT for layers with a state, else a sliding window.
     """
 
@@ -28,6 +29,7 @@ class FakeWorkerOptions(PluginOptions):
     feeds_back: bool = True
     grammar_asks: int = 1
     short_rounds: int = 0
+    holds_back_stop_ids: bool = True
     delay_s: float = 0.0
     fail_load: str | None = None
     fail_row_token: int | None = None
