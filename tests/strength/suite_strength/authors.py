@@ -207,7 +207,7 @@ class CarefulScheduler(StaticScheduler):
         num_ran = 0
         for request in step.running:
             left = step.tokens_left
-            half = None if request.handle % 2 or not self.chunked_prefill else 1 + left // 2
+            half = self._part(step, request)
             wanted = self._wanted(step, request, half)
             start = int(self.rows.num_computed[request.row])
             share = step.prompt_logprob_tokens_left
@@ -226,6 +226,14 @@ class CarefulScheduler(StaticScheduler):
                 self._expect(not step.run(request), "a request runs twice")
                 self._refused(step, request)
         return num_ran
+
+    def _part(self, step: StepBuilder, request: Request) -> int | None:
+        """Tokens to run of a request: all, half of the step, or all but two."""
+        if request.handle % 2 or not self.chunked_prefill:
+            return None
+        if request.handle % 4 and request.row in step.ready:
+            return max(1, int(step.num_uncomputed(np.array([request.row]))[0]) - 2)
+        return 1 + step.tokens_left // 2
 
     def _decodes(self, request: Request) -> bool:
         return bool(self.rows.num_computed[request.row] >= request.num_prompt_tokens)
@@ -280,7 +288,11 @@ class CarefulScheduler(StaticScheduler):
     def _start(self, step: StepBuilder) -> int:
         num_started = 0
         was_full = step.full
+        latest: Any = None
         for request in step.waiting:
+            place = (request.key, request.arrival)
+            self._expect(latest is None or latest < place, "the queue is not in order")
+            latest = place
             if was_full or (step.prompt_logprob_tokens_left <= 0 and _wants_prompt(request)):
                 break
             self._expect(request.row < 0, "a request that waits has a row")

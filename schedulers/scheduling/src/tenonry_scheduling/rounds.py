@@ -141,7 +141,7 @@ class Ragged:
 
     def kept(self) -> I32:
         """Valid ids, row by row."""
-        ids: I32 = self.token_ids.reshape(-1)
+        ids: I32 = self.token_ids.ravel()
         return ids if self.is_whole else self.token_ids[self._is_kept()]
 
     def select(self, wanted: np.ndarray) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from tenonry.errors import PluginError
-from tenonry.step import ModelRunnerOutput, SchedulerOutput
+from tenonry.step import ModelRunnerOutput, RowFailure, SchedulerOutput
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.rules import ANSWERS_FIT, OWN_POOLED, expect
 from tenonry_testkit.scenarios_endings import MakeHarness
@@ -83,6 +83,17 @@ def _row_twice(output: SchedulerOutput, result: ModelRunnerOutput) -> ModelRunne
     return _replaced(result, [rows[0], *rows], [tokens[0], *tokens])
 
 
+def _row_fails_beside_an_empty_one(
+    output: SchedulerOutput, result: ModelRunnerOutput
+) -> ModelRunnerOutput:
+    """Each row of the step is named once, as it should be."""
+    rows, tokens = _content(result)
+    wrong = _replaced(result, rows[1:], [[], *tokens[2:]])
+    failed = np.array(rows[:1], np.int32)
+    code = np.full(1, RowFailure.SAMPLING, np.int32)
+    return msgspec.structs.replace(wrong, failed_row=failed, failed_code=code)
+
+
 WRONG: tuple[Spoil, ...] = (_token_too_many, _row_missing, _row_unasked)
 WRONG_ROUNDS: tuple[Spoil, ...] = (
     _token_too_many,
@@ -92,6 +103,7 @@ WRONG_ROUNDS: tuple[Spoil, ...] = (
     _row_of_no_request,
     _rows_of_others,
     _row_twice,
+    _row_fails_beside_an_empty_one,
 )
 
 

@@ -68,7 +68,7 @@ LIMITS: dict[str, tuple[HarnessSpec, dict[str, Any], dict[str, Any]]] = {
     "a piece of a row among others": (
         HarnessSpec(max_num_seqs=4, max_num_batched_tokens=16, config=IMAGES),
         {"prompt": range(20), "media": _pieces((5, 13))},
-        {"prompt": range(20), "media": _pieces((2, 17))},
+        {"prompt": range(20), "media": _pieces((2, 14))},
     ),
 }
 

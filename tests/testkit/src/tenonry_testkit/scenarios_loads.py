@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from tenonry.outputs import FinishReason
 from tenonry_testkit.fakes.connector import STORES, MemoryOptions
 from tenonry_testkit.harness import SchedulerHarness
@@ -9,7 +11,7 @@ from tenonry_testkit.rules import CACHE_IS_PRIVATE, LATE_LOADS, RIGHT_ENDING, ex
 from tenonry_testkit.scenarios_blocks import memory_connectors
 from tenonry_testkit.scenarios_endings import MakeHarness
 from tenonry_testkit.spec import HarnessSpec
-from tenonry_testkit.traffic import Send, send
+from tenonry_testkit.traffic import Abort, Send, Turn, play, send
 
 STORE = "scheduler contract"
 LONG_S = 100.0
@@ -59,6 +61,26 @@ def loads_fail_around_a_reset(make_harness: MakeHarness) -> None:
             harness.drain()
     finally:
         STORES.pop(STORE, None)
+
+
+def loads_are_aborted(make_harness: MakeHarness, depth: int) -> None:
+    """Abort requests before, while and after their K/V is loaded; later ones with their prompts find right blocks."""
+    for size, turns in product((1, 4), range(1, 7)):
+        spec = HarnessSpec(depth=depth, block_size=size, num_blocks=160 // size)
+        asks = [Send(family=number, length=17, max_tokens=3) for number in range(3)]
+        STORES.pop(STORE, None)
+        try:
+            filler = make_harness(
+                spec, connectors=memory_connectors(spec, MemoryOptions(store=STORE))
+            )
+            play(filler, asks)
+            filler.drain()
+            options = MemoryOptions(store=STORE, asynchronous=True, delay_polls=2)
+            harness = make_harness(spec, connectors=memory_connectors(spec, options))
+            play(harness, [*asks, Turn(turns), Abort(None), *asks, Turn(1), Abort(1)])
+            harness.drain()
+        finally:
+            STORES.pop(STORE, None)
 
 
 def arrivals_share_a_step(make_harness: MakeHarness, depth: int) -> None:

@@ -95,6 +95,14 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
         HarnessSpec(num_blocks=40, max_num_batched_tokens=32, config=WHOLE),
         [Send(length=20), Send(family=1, length=12), Send(family=2, length=11), Send(length=1)],
     ),
+    "as many rows as tokens": (
+        HarnessSpec(max_num_seqs=4, max_num_batched_tokens=4, num_blocks=40),
+        [Send(family=number, length=11 - 3 * number, max_tokens=9) for number in range(4)],
+    ),
+    "another adapter in a full step": (
+        HarnessSpec(num_blocks=40, max_num_batched_tokens=8, config=(("max_loras", 1),)),
+        [Send(length=20, adapter=ADAPTERS[0]), Send(family=1, length=5, adapter=ADAPTERS[1])],
+    ),
     "rows that outgrow a whole step": (
         HarnessSpec(
             max_num_seqs=3,
@@ -111,8 +119,11 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
     "the rest of the share of prompts": (
         HarnessSpec(**LOGPROBS),
         [
-            Send(family=number, length=length, max_tokens=1, prompt_logprobs=1)
-            for number, length in enumerate((255, 9, 257))
+            Send(length=1, max_tokens=9),
+            *(
+                Send(family=number, length=length, max_tokens=1, prompt_logprobs=1)
+                for number, length in enumerate((255, 9, 257))
+            ),
         ],
     ),
     "a decode behind half a prompt": (

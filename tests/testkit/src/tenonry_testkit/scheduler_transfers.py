@@ -12,6 +12,7 @@ from tenonry_testkit.scenarios_blocks import blocks_come_from_elsewhere
 from tenonry_testkit.scenarios_loads import (
     a_failed_row_spoils_no_load,
     arrivals_share_a_step,
+    loads_are_aborted,
     loads_fail_around_a_reset,
     loads_without_end,
     resets_are_final,
@@ -79,6 +80,7 @@ class TransferSuite:
     def test_loads_are_used_and_failed_ones_cost_little(self: _Engines, depth: int) -> None:
         """A request starts with what was loaded in time; a load that fails restarts no unrelated request."""
         loads_are_used(self.harness, depth)
+        loads_are_aborted(self.harness, depth)
         failed_loads_cost_little(self.harness, depth)
 
     @pytest.mark.parametrize("depth", [1, 2])
