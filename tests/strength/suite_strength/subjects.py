@@ -149,7 +149,7 @@ def suites(module: str | None) -> list[type[Any]]:
     """The public suites of the schedulers that run a module; all for None. Imports what follows the change."""
     from hypothesis import Phase
 
-    from suite_strength import authors
+    from suite_strength import authors, authors_batching
     from tenonry_scheduler_batching.scheduler import BatchingScheduler
     from tenonry_scheduler_static import StaticScheduler
     from tenonry_testkit.fakes import ReferenceScheduler
@@ -170,7 +170,7 @@ def suites(module: str | None) -> list[type[Any]]:
         effort = 0.05
 
     class SmallShares(Brief):
-        scheduler = authors.BoundedScheduler
+        scheduler = authors_batching.BoundedScheduler
         is_continuous = False
         options: ClassVar = {
             "long_prefill_token_threshold": 3, "watermark": 0.75, "state_snapshot_interval": 1,
@@ -203,7 +203,7 @@ def suites(module: str | None) -> list[type[Any]]:
 
     class Admitting(Brief):
         is_continuous = False
-        policy = f"{authors.__name__}:AdmittingPolicy"
+        policy = f"{authors_batching.__name__}:AdmittingPolicy"
 
     if module is None:
         return [Fcfs, SmallShares, Priority, Admitting, Static, Reference, OneByOne, Careful]
