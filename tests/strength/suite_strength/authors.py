@@ -1,4 +1,4 @@
-"""Schedulers and a policy as authors write them, for mutants of code that first-party ones use in one way only.
+"""Schedulers as authors write them, for mutants of code that first-party ones use in one way only.
 
 Any process. They count and decide by what the library returns, so that its promises show in their steps.
 """
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel
 
 from suite_strength.expected import ExpectedTokens, spans
 from tenonry.interfaces.scheduler import SchedulerContext

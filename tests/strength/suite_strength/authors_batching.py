@@ -1,4 +1,4 @@
-"""A batching scheduler and a policy as authors write them, which check what the scheduler promises them. Any process."""
+"""A batching scheduler and a policy as authors write them, which check what the library promises. Any process."""
 
 from __future__ import annotations
 
