@@ -69,6 +69,11 @@ BAD = {
     "pth": Bad("PL005", "whenever any Python"),
     "name": Bad("PL006", "also a name of", name="console"),
     "flag": Bad("PL203", "--max-num-seqs", SETTINGS + LOGGER + "    Settings = Wanted\n", 9),
+    "alias": Bad(
+        "PL203", "--max-num-seqs",
+        SETTINGS.replace("max_num_seqs: int = setting(1", "most_rows: int = setting(1, flag='--max-num-seqs'") + LOGGER
+        + "    Settings = Wanted\n", 9,
+    ),
     "newer": Bad("PL004", "tenonry>=99", requires="tenonry>=99,<100"),
     "previous": Bad(
         "PL202", "of version 2", "from opener import Sampler\nclass Mine(Sampler): interface_version = 2\n", 3,

@@ -14,13 +14,14 @@ from typing import Any
 
 import msgspec
 
-from tenonry.config import EngineConfig
+from tenonry.config import EngineConfig, fact
 from tenonry.info import PluginRecord
 from tenonry.plugin import Point
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS
 from tenonry_author_tools.children import run_child
 from tenonry_author_tools.findings import Finding, Rule
 from tenonry_author_tools.subject import Subject
+from tenonry_commands.flags import flags_of
 
 TIMEOUT_S = 20.0
 START_S = 60.0  # for the start of an interpreter on a busy machine
@@ -115,13 +116,20 @@ def _finding_of(
 
 
 def _check_settings(
-    label: str, record: PluginRecord, settings: dict[str, str], place: tuple[str, int]
+    label: str, record: PluginRecord, settings: dict[str, list[str]], place: tuple[str, int]
 ) -> Iterator[Finding]:
-    """Settings, and with them flags, that the kernel has already."""
-    for name in settings:
-        if name in EngineConfig.model_fields:
-            flag = f"--{name.replace('_', '-')}"
+    """Settings and flags that the kernel has already."""
+    own = {
+        flag: name
+        for name, field in EngineConfig.model_fields.items()
+        if fact(field, "flag") is not None
+        for flag in flags_of(name, field)
+    }
+    for name, flags in settings.items():
+        taken = [flag for flag in flags if flag in own]
+        if taken or name in EngineConfig.model_fields:
             kind = record.kind.replace("_", " ")
+            flag = (taken or flags)[0]
             text = f"setting '{name}' ({flag}) of {kind} '{record.name}' is one of tenonry itself"
             yield Finding(Rule.SETTING_TAKEN, label, text, *place)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from tenonry_author_tools.hooks import hook_fault
 from tenonry_commands.deprecations import deprecations, source_of
+from tenonry_commands.flags import flags_of
 from tenonry_commands.import_watch import HEAVY, Event, ImportWatch, place_of
 
 
@@ -94,7 +95,7 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
     answer["version"] = getattr(found, "interface_version", None)
     answer["current"] = getattr(base, "interface_version", None)
     fields = getattr(getattr(found, "Settings", None), "model_fields", {})
-    answer["settings"] = {name: repr(field) for name, field in fields.items()}
+    answer["settings"] = {name: flags_of(name, field) for name, field in fields.items()}
     return answer
 
 
