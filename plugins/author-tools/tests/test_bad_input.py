@@ -209,13 +209,13 @@ def test_a_doctor_names_each(environment: Environment, capsys):
 
 def test_a_start_without_checks_names_what_its_imports_show(environment: Environment, caplog):
     """A hang and os._exit, which end no test, are in the tests of the watch."""
-    for kind in {"exits", "heavy", "prints", "thread"}.intersection(environment.kinds):
+    for kind in {"exits", "heavy", "prints", "thread", "pth"}.intersection(environment.kinds):
         caplog.clear()
         sys.modules.pop(module_of(kind), None)
         sys.modules.pop("tensorflow", None)
         parser, _ = make_parser("generate")
         parser.parse_args(["Hello", "--stat-logger", f"bad-{kind}"])
         (message,) = [text for text in caplog.messages if text.startswith(f"bad-{kind} 2.5: ")]
-        assert f"{module_of(kind)}.py:{BAD[kind].line}: " in message
+        assert f"{file_of(kind, BAD[kind])}:{BAD[kind].line or 1}: " in message
         assert BAD[kind].text in message
         assert "; " in message  # the remedy

@@ -19,6 +19,7 @@ from tenonry.plugin import Point
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import SETTINGS
 from tenonry_author_tools.first_party import source_folder
+from tenonry_commands.pth_files import acts_at_start
 
 PREFIX = "tenonry"
 
@@ -121,7 +122,7 @@ def read_installed(dist: importlib.metadata.Distribution, points: Iterable[Point
         [*(dist.requires or ())],
         next((file for file in (info / "METADATA", info / "PKG-INFO") if file.is_file()), info),
         project if project and project.is_file() else info / "entry_points.txt",
-        pth=[] if folder else [file for file in files if _acts_at_start(file)],
+        pth=[] if folder else [file for file in files if acts_at_start(file)],
         tests=folder / "tests" if folder and (folder / "tests").is_dir() else None,
     )
     found = [(each.group, each.name, _plain(each.value)) for each in dist.entry_points]
@@ -186,14 +187,6 @@ def _line_of(file: Path, *texts: str) -> int:
         return 0
     lines = enumerate(file.read_text("utf-8", errors="replace").splitlines(), 1)
     return next((number for number, line in lines if all(text in line for text in texts)), 0)
-
-
-def _acts_at_start(file: Path) -> bool:
-    """Return True for a .pth file, but for one by which an installer links a source folder."""
-    if file.suffix != ".pth":
-        return False
-    is_link = file.name.startswith(("_editable_impl_", "__editable__"))
-    return not is_link or not file.exists() or "import" in file.read_text("utf-8", errors="replace")
 
 
 def _plain(value: str) -> str:

@@ -20,6 +20,7 @@ from tenonry.plugin.manager import PluginManager, merged, owners_of, sections
 from tenonry_commands.deprecations import warn_of_deprecations
 from tenonry_commands.flags import add_flags, flags_of
 from tenonry_commands.import_watch import StartWatch
+from tenonry_commands.pth_files import warn_of_pth_files
 from tenonry_commands.start_flags import run_start_flags
 
 HELP = {"-h", "--help"}
@@ -85,6 +86,7 @@ class _Partial(argparse.Namespace):
 
 
 def _warn(records: Sequence[PluginRecord], watch: StartWatch) -> None:
+    warn_of_pth_files(records)
     try:
         warn_of_deprecations(records)
     except TenonryError as error:  # the start reports it
