@@ -15,6 +15,7 @@ import sys
 import time
 import urllib.request
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ NO_MODEL = {
     "trace-requests", "add-a-route-or-command", "package-a-plugin", "write-a-load-balancer", "debug",
     "write-an-output-parser", "write-a-call-set", "write-a-recovery", "explain-a-wait", "deploy",
     "serve-several-models", "limit-tenants", "write-a-hook-module", "write-a-launcher", "write-a-request-check",
-    "write-a-step-observer",
+    "write-a-step-observer", "write-a-request-codec",
 }  # fmt: skip
 
 
@@ -95,6 +96,7 @@ AT_NIGHT = {
     "write-a-recovery", "write-a-request-check", "write-a-runner-feature", "write-a-scheduler",
     "write-a-scheduler-policy", "write-a-stat-logger", "write-a-step-observer", "write-a-worker", "write-an-executor",
     "write-an-io-processor", "write-an-output-parser", "write-step-kernels", "your-scheduler",
+    "package-a-model", "write-a-logits-processor", "write-a-request-codec", "write-step-buffers",
 }  # fmt: skip
 
 
@@ -243,7 +245,7 @@ class Reader:
                 arguments[4:]
             )  # a path that only the reader has, and often a cluster, or more GPUs than here
         elif line.startswith(DEV_RUN) and self.installed.exists():
-            self.run([sys.executable, "-m", "tenonry", *self.lighter(arguments[3:])])
+            self.run([sys.executable, "-m", "tenonry", *self.lighter(arguments[3:])], environment)
         elif line.startswith(DEV_RUN):
             self.tenonry(arguments[3:], environment)
         elif arguments[0] == ".venv/bin/python" and arguments[1:2] == ["-m"]:
@@ -287,10 +289,11 @@ class Reader:
             assert status == 0
         assert printed.getvalue().strip(), f"{arguments} printed nothing"
 
-    def run(self, command: list[str]) -> None:
+    def run(self, command: list[str], variables: Mapping[str, str] | None = None) -> None:
         self.wait_for_servers()
         environment = {
             **self.environment(),
+            **(variables or {}),
             "PYTEST_ADDOPTS": f"-p no:schemathesis {self.few_tests(command)}",
             "TENONRY_TESTKIT_EFFORT": EFFORT,
         }

@@ -29,7 +29,10 @@ PACKAGES = [
 ]
 NAMES = [package.name for package in PACKAGES]
 # Their tests take half a minute, or load torch.
-SLOW = {"chunked-layers", "hidden-peaks", "short-first", "short-prompts"}
+SLOW = {
+    "chunked-layers", "hidden-peaks", "house-model", "packed-requests", "short-first", "short-prompts", "six-bits",
+    "stale-inputs", "wind-down",
+}  # fmt: skip
 KINDS = {point.group: point.kind for point in points()}
 OF_ITS_OWN = "README.md"  # written for users
 CACHES = {"__pycache__", ".hypothesis", ".pytest_cache"}

@@ -1,0 +1,1 @@
+"""A request codec for tenonry that compresses requests with media."""

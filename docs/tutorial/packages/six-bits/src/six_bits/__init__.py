@@ -1,0 +1,1 @@
+"""A quantisation for tenonry with six bits per weight, in three bytes per four weights."""

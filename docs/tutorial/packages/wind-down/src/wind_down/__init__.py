@@ -1,0 +1,1 @@
+"""A logits processor for tenonry that ends long answers softly."""
