@@ -12,6 +12,7 @@ from tenonry_openai_server.helper_thread import INLINE_CHARS, off_loop
 from tenonry_openai_server.protocol.messages import Message
 from tenonry_openai_server.protocol.requests import ChatPrompt
 from tenonry_openai_server.protocol.sampling import SamplingBody
+from tenonry_openai_server.routes.named_calls import NamedCalls
 
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
@@ -20,12 +21,12 @@ MESSAGE_CHARS = 64  # characters of text with the template time of one message
 
 
 def need_text(engine: AsyncLLM, what: str, param: str) -> IOProcessor:
-    """The IO processor. Raises APIError 400 where the server runs without one."""
+    """The IO processor, by `NamedCalls`. Raises APIError 400 where the server runs without one."""
     if engine.io_processor is None:
         raise bad_request(
             f"{what} needs a tokenizer, and this server runs without one; send token ids", param
         )
-    return engine.io_processor
+    return NamedCalls.of(engine.io_processor)
 
 
 async def render(
