@@ -22,15 +22,15 @@ class EncoderLimit:
     """Limits image tokens per step to `most`; a larger image is encoded in a separate step.
 
     `to_encode`: by row, in order, images without a computed token. Up to `max_passing` waiting requests may pass one
-    whose next image does not fit.
+    whose next image does not fit; `passed`: by handle of such a request, the number of those.
     """
 
     __slots__ = (
         "_chunked",
         "_max_passing",
         "_most",
-        "_passed",
         "_refused",
+        "passed",
         "to_encode",
         "tokens_left",
     )
@@ -39,8 +39,7 @@ class EncoderLimit:
         self._most = most
         self._max_passing = max_passing
         self._chunked = chunked_prefill
-        # By handle of waiting requests: number of requests that passed them.
-        self._passed: dict[int, int] = {}
+        self.passed: dict[int, int] = {}
         self.to_encode: dict[int, list[Image]] = {}
         self.tokens_left = most
         self._refused: set[int] = set()  # in this step
@@ -53,20 +52,20 @@ class EncoderLimit:
     @property
     def is_closed(self) -> bool:
         """Return True if no more requests may pass a waiting one."""
-        return any(self._passed[handle] >= self._max_passing for handle in self._refused)
+        return any(self.passed[handle] >= self._max_passing for handle in self._refused)
 
     def enter(self, request: Request, row: int, num_computed: int) -> None:
         """Start the request in `row`; `num_computed` of its tokens have K/V."""
         self.forget(request.handle)
-        for handle in self._passed:
-            self._passed[handle] += 1
+        for handle in self.passed:
+            self.passed[handle] += 1
         images = images_after(request, num_computed)
         if images:
             self.to_encode[row] = images
 
     def forget(self, handle: int) -> None:
         """Remove a request that does not wait any more."""
-        self._passed.pop(handle, None)
+        self.passed.pop(handle, None)
         self._refused.discard(handle)
 
     def leave(self, row: int) -> None:
@@ -77,7 +76,7 @@ class EncoderLimit:
         """Number of `wanted` tokens from `start` on that a starting request may compute."""
         count = self._fit(images_after(request, start), start, wanted, self.tokens_left)
         if count <= 0:
-            self._passed.setdefault(request.handle, 0)
+            self.passed.setdefault(request.handle, 0)
             self._refused.add(request.handle)
         return count
 

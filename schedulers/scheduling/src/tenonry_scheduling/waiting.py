@@ -11,8 +11,8 @@ from typing import Any
 
 from tenonry.request import Request
 
-# Key, arrival, number of the entry (so that requests are never compared), request.
-Item = tuple[Any, int, int, Request]
+# Key, arrival, request: entries with equal arrivals hold the same request, so that no two requests are compared.
+Item = tuple[Any, int, Request]
 MIN_COMPACTED = 64  # a heap of at most this many entries keeps the removed ones
 
 
@@ -23,7 +23,6 @@ class WaitingQueue:
         self._order = order
         self._heap: list[Item] = []
         self._members: dict[int, Item] = {}
-        self._entries = 0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -35,8 +34,7 @@ class WaitingQueue:
         """Add a request; a returning one keeps its first key."""
         if request.key is None:
             request.key = self._order(request)
-        self._entries += 1
-        item = (request.key, request.arrival, self._entries, request)
+        item = (request.key, request.arrival, request)
         self._members[request.handle] = item
         heapq.heappush(self._heap, item)
 
@@ -62,7 +60,7 @@ class WaitingQueue:
                 item = heapq.heappop(heap)
                 if self._is_member(item):
                     visited.append(item)
-                    yield item[3]
+                    yield item[2]
         finally:
             for item in visited:
                 if self._is_member(item):
@@ -70,5 +68,5 @@ class WaitingQueue:
 
     def _is_member(self, item: Item) -> bool:
         """Return True for a current heap entry: it may have been removed, and its request may have returned."""
-        request = item[3]
+        request = item[2]
         return self._members.get(request.handle) is item

@@ -122,8 +122,8 @@ def rows_leave_rounds(make_harness: MakeHarness, **spec: Any) -> None:
         harness.drain()
 
 
-def rounds_end_at_stop_ids(make_harness: MakeHarness, **spec: Any) -> None:
-    """Send one request for each distance of its stop id to `min_tokens`; it ends in a multi-token step.
+def requests_end_at_stop_ids(make_harness: MakeHarness, **spec: Any) -> None:
+    """Send one request for each distance of its stop id to `min_tokens`; in engines with rounds it ends in one.
 
     The worker samples the stop id before `min_tokens`, or holds it back.
     """

@@ -14,6 +14,7 @@ from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.rules import KEEPS_NOTHING, expect
 from tenonry_testkit.scenarios_blocks import memory_connectors
 from tenonry_testkit.scenarios_endings import MakeHarness
+from tenonry_testkit.scenarios_passing import first_tokens
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import ANYTHING, media_of, prompt_of
 from tenonry_testkit.traffic import Send as Ask
@@ -98,7 +99,7 @@ def _add(harness: SchedulerHarness, name: str, number: int) -> Any:
     if name == "grammars":
         fields["structured_output"] = ANYTHING
     if name.startswith("images"):
-        fields["media"] = media_of((5, 4), 17)
+        fields["media"] = first_tokens(5) if name == "images that wait" else media_of((5, 4), 17)
     is_long = name in LOADS or "media" in fields
     prompt = prompt_of(Ask(family=number % 3, length=17 if is_long else 5), harness.spec)
     return harness.add(prompt, 1, client=1, **fields)

@@ -18,7 +18,7 @@ PASSING = Send(family=2, length=2, max_tokens=1)
 NUM_PASSING = 24
 
 
-def _first_tokens(count: int) -> Media:
+def first_tokens(count: int) -> Media:
     """An image of a prompt's first tokens."""
     return Media(np.array([[0, count]]), np.full((1, 32), 1, np.uint8), [{}])
 
@@ -33,7 +33,7 @@ ENGINES: tuple[tuple[HarnessSpec, Send, dict[str, Any]], ...] = (
     (
         HarnessSpec(num_blocks=40, config=IMAGES),
         Send(length=31, images=(5, 5, 5, 5, 4)),
-        {"media": _first_tokens(4)},
+        {"media": first_tokens(4)},
     ),
 )
 

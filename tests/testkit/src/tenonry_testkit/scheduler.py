@@ -235,7 +235,7 @@ class SchedulerContract(
         """If rows may decode several tokens in a step, or fewer than the limit, tokens equal those of a solo run."""
         rounds = {"round_tokens": 6, "short_rounds": short, "config": (("drafter", "ngram"),)}
         scenarios_endings.rows_leave_rounds(self.harness, **rounds)
-        scenarios_endings.rounds_end_at_stop_ids(self.harness, **rounds)
+        scenarios_endings.requests_end_at_stop_ids(self.harness, **rounds)
         machine = machine_for(self.harness, HarnessSpec(round_tokens=6, short_rounds=short))
         search_machine(machine, max(1, round(25 * self.effort)), 30, self.phases)
         spec = HarnessSpec(round_tokens=8, short_rounds=short, windows=(0, 6), num_blocks=40)

@@ -7,12 +7,18 @@ from typing import Any, Protocol
 
 import hypothesis.strategies as st
 
+from tenonry_testkit.harness import SchedulerHarness
+from tenonry_testkit.scenarios_endings import requests_end_at_stop_ids
 from tenonry_testkit.spec import CRAMPED, ROOMY, HarnessSpec
 from tenonry_testkit.traffic import sends, storms
 
 
 class _Engines(Protocol):
     """Any suite that plays programs in engines around the scheduler under test."""
+
+    def harness(self, spec: HarnessSpec = ..., **parts: Any) -> SchedulerHarness:
+        """Return a fresh engine."""
+        ...
 
     def _storm(self, spec: HarnessSpec, programs: Any, examples: int = 12) -> None: ...
 
@@ -38,6 +44,7 @@ class EndingSuite:
             stop_after=st.integers(0, 5),
             min_tokens=st.integers(1, 12),
         )
+        requests_end_at_stop_ids(self.harness)
         for holds_back in (True, False):  # workers may sample stop ids before
             spec = dataclasses.replace(ROOMY, holds_back_stop_ids=holds_back)
             self._storm(spec, storms(asked), 6)

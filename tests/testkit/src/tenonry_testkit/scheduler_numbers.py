@@ -100,7 +100,8 @@ class NumberSuite:
     def test_drafts_add_up(self: _Engines) -> None:
         """The statistics count the drafts that the worker reports."""
         for config in ((), (("drafter", "ngram"),)):
-            rounds_are_played(self.harness, round_tokens=6, config=config)
+            for most in (2, 6):
+                rounds_are_played(self.harness, round_tokens=most, config=config)
         decodes: list[Op] = [Send(family=number, max_tokens=20 + number) for number in range(3)]
         drafts_add_up(self.harness, [decodes, decodes])
         waves = st.lists(storms(SHORT, waves=3), min_size=2, max_size=2)

@@ -112,6 +112,7 @@ class StateChecker:
             "rows with a grammar": rows.num_grammars,
             "arrived rows": lifecycle.arrived,
             "images to encode": encoder.to_encode if encoder is not None else (),
+            "requests that waited for an image": encoder.passed if encoder is not None else (),
             "pieces to keep whole": lifecycle.whole.by_row,
             "adapters": adapters.numbers() if adapters is not None else (),
         }
