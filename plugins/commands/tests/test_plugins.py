@@ -292,6 +292,19 @@ class TestVerbsOfOthers:
         assert main(["plugins", "greet", "--loud"]) == 3
         assert capsys.readouterr().out == "HELLO\n"
 
+    def test_one_that_fails_is_named_with_its_line(self, site: TmpPlugins, capsys):
+        self.install(site, """
+            from tenonry.interfaces.command import Command
+            class Greet(Command):
+                def add_arguments(self, parser): pass
+                def run(self, args): raise KeyError("whom")
+            """)  # fmt: skip
+        assert main(["plugins", "greet"]) == 1
+        text = "plugin greet (greeter 1.0) failed in its command: KeyError: 'whom'"
+        error = capsys.readouterr().err
+        assert error.startswith(f"tenonry: error: {text} ({site.folder}/greeter.py:")
+        assert error.count("\n") == 1
+
     @pytest.mark.parametrize("source", [
         "raise OSError('gone')", "Greet = 3", "import none_such",
         "from tenonry.interfaces.command import Command\nclass Greet(Command): pass",

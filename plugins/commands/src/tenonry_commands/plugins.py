@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tenonry.config import PluginChoice
-from tenonry.errors import PluginError, PluginNotFound
+from tenonry.errors import PluginError, PluginNotFound, TenonryError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.command import Command
 from tenonry.interfaces.plugin import PluginSettings
@@ -75,8 +75,7 @@ class PluginsCommand(Command):
 
     def run(self, args: argparse.Namespace) -> int:
         if "command" in args:
-            status: int = args.command.run(args)
-            return status
+            return _run_verb(args)
         if args.verb == "show":
             return _show(args.name)
         found = plugins(args.kind)
@@ -99,7 +98,18 @@ def _add_verb(verbs: Any, name: str) -> None:
     except PluginError as error:
         logger.warning("skipped `tenonry plugins %s`: %s", name, error)
         return
-    parser.set_defaults(command=command)
+    parser.set_defaults(command=command, record=record)
+
+
+def _run_verb(args: argparse.Namespace) -> int:
+    """Run a verb of another package. Raises PluginFault for a fault that is not an OSError."""
+    try:
+        status: int = args.command.run(args)
+    except (TenonryError, OSError):
+        raise
+    except Exception as error:
+        raise args.record.fault("its command", error) from error
+    return status
 
 
 def points(skip: Collection[str] = ()) -> list[Point]:
