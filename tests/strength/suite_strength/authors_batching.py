@@ -30,8 +30,9 @@ class BoundedScheduler(BatchingScheduler):
     def choose(self, step: StepBuilder) -> None:
         self._rows_started.clear()
         super().choose(step)
-        if self.context.kv_connector is not None:
-            return  # rows whose K/V has arrived start whenever they run
+        kinds = {group.kind for group in self.context.kv_cache.groups}
+        if self.context.kv_connector is not None or kinds != {"full"}:
+            return  # loaded rows start whenever they run, and states have no blocks
         least = int(self._given.watermark * self.blocks.num_total)
         if not self._rows_started:
             if step.free_blocks >= least and self._may_start(step):
@@ -50,7 +51,6 @@ class BoundedScheduler(BatchingScheduler):
         source, params = first.source, first.source.sampling_params
         waits = source.adapter or params.structured_output
         has_limit = bool(waits) or source.media is not None or wants_prompt(first)
-        has_limit |= self.blocks.takes_snapshots
         return not has_limit and step.free_rows > 0 and step.tokens_left > 0
 
     def schedule(self) -> SchedulerOutput:

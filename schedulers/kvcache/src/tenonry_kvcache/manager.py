@@ -109,10 +109,7 @@ class KVCacheManager(BlockManager):
                 return None
             num_blocks = found
         cached = num_blocks * self._size
-        extra: int | None = 0
-        wait = False
-        if max_hits:
-            extra, wait = self._transfers.match(request, cached, max_hits * self._size)
+        extra, wait = self._transfers.match(request, cached, max_hits * self._size)
         if extra is None:
             self.prefix.leave(row)
             return None

@@ -125,6 +125,8 @@ class Transfers:
         """
         if self._connector is None or self.is_left_out or request.handle in self._failed:
             return 0, False
+        if not limit:
+            return 0, False
         extra, takes_steps = self._ask("match", request, num_computed)
         if extra is not None:
             extra = max(0, min(extra, limit - num_computed))

@@ -231,11 +231,8 @@ class SchedulerHarness:
             f"finish_requests names a request twice: {named}",
         )
         stray = set(named) - wanted
-        expect(
-            not stray,
-            NO_OUTPUT_AFTER_THE_END,
-            f"finish_requests ended {stray}, which were not live or not asked for",
-        )
+        detail = "finish_requests ended {}, which were not live or not asked for"
+        expect(not stray, NO_OUTPUT_AFTER_THE_END, detail, stray)
         expect(
             set(named) == wanted,
             ONE_OUTCOME,
@@ -271,6 +268,7 @@ class SchedulerHarness:
         with self.guard():
             done = answer_of(self.scheduler.reset_prefix_cache, reset_running_requests)
         self._note_lost_blocks(is_lost=True)
+        self.step_checker.caches_were_reset()
         self.state_checker.check_counts()
         return done
 

@@ -8,9 +8,7 @@ KNOWN_AND_UNFINISHED = "only known, unfinished requests are scheduled"
 ONE_WRITER = "one block is never given to two writers"
 OWN_FIELDS = "a new row has the prompt, delivered tokens, parameters, adapter, features and media of its request"
 HAS_SLOT = "every scheduled token has a slot"
-STATE_SLOTS = (
-    "a row with a cached prefix starts from one snapshot that was saved in an earlier step"
-)
+STATE_SLOTS = "a row with a cached prefix starts from one snapshot, saved in an earlier step after the last reset"
 FEW_ADAPTERS = "the rows of one step have at most max_loras different adapters"
 FEW_IMAGES = (
     "a step encodes at most max_encoder_tokens tokens of images, or one image that is larger"

@@ -144,6 +144,8 @@ def compare(harness: SchedulerHarness, sums: Counter[str]) -> None:
     fits = hits >= cached if unseen else hits == cached
     expect(fits, COUNTS, "{} hits, but requests started with {} tokens", hits, cached)
     queries = sums["prefix_cache_queries"]
+    is_due = harness.config.enable_prefix_caching or not queries
+    expect(is_due, COUNTS, "{} tokens looked up, with prefix caching off", queries)
     expect(queries <= most, COUNTS, "{} tokens looked up, requests have {}", queries, most)
     beyond = most - sums["prefix_cache_hits"]
     detail = "{} tokens looked up outside, but {} were not found in the prefix cache"

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from tenonry.errors import PluginError, PluginFault
+from tenonry.outputs import FinishReason
 from tenonry_testkit.fakes.connector import STORES, MemoryConnector, MemoryOptions
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.rules import (
     BLOCK_NAMES,
+    CACHE_IS_PRIVATE,
     KEPT_BLOCKS,
     LATE_LOADS,
     LOADS_COUNT,
@@ -121,6 +123,38 @@ def aborted_loads_are_awaited(make_harness: MakeHarness, depth: int) -> None:
             expect(busy, KEPT_BLOCKS, detail, log.waits())
             harness.turn()
         harness.drain()
+
+
+def loads_wait_for_blocks(make_harness: MakeHarness, depth: int) -> None:
+    """Blocks for a load are missing while others run; it is promised no earlier than there are enough."""
+    for is_asynchronous in (False, True):
+        spec = HarnessSpec(depth=depth, num_blocks=9)
+        with _store(make_harness, spec, LONG):
+            harness, _ = _engine(make_harness, spec, asynchronous=is_asynchronous)
+            send(harness, Send(family=2, length=20, max_tokens=6))
+            harness.turn()
+            entry = send(harness, LONG)
+            harness.drain()
+            how = entry.finished
+            served = how is not None and how.reason is FinishReason.LENGTH
+            expect(served, LOADS_COUNT, "{} waited for blocks, and ended with {}", entry, how)
+
+
+def a_reset_reaches_waiting_rows(make_harness: MakeHarness, depth: int) -> None:
+    """Reset the cache while a request with cached blocks waits for a load; it starts with none of them."""
+    spec = HarnessSpec(depth=depth, num_blocks=40)
+    with _store(make_harness, spec, LONG):
+        harness, halves = _engine(make_harness, spec, asynchronous=True, delay_polls=4)
+        send(harness, Send(family=1, length=9, max_tokens=1, prompt_logprobs=1))
+        harness.drain()
+        entry = send(harness, LONG)
+        harness.turn()
+        promised, is_waiting = halves[0].num_promised, entry.num_cached is None
+        harness.reset_prefix_cache()
+        harness.drain()
+        is_new = not entry.num_cached or halves[0].num_promised > promised
+        detail = "{} waited for a load, and starts with {} tokens from before a reset"
+        expect(is_new or not is_waiting, CACHE_IS_PRIVATE, detail, entry, entry.num_cached)
 
 
 def blocks_wait_for_both_transfers(make_harness: MakeHarness, depth: int) -> None:

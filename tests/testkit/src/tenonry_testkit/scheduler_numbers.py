@@ -77,6 +77,9 @@ class NumberSuite:
         """Each counter counts since the previous call: steps, preemptions, cached tokens; used blocks and adapters."""
         spec = HarnessSpec(depth=depth, num_blocks=14)
         numbers_add_up(self.harness, spec, [OUTGROWS, OUTGROWS])
+        numbers_add_up(
+            self.harness, dataclasses.replace(spec, enable_prefix_caching=False), [OUTGROWS]
+        )
         adapters = dataclasses.replace(spec, config=(("max_loras", 2),))
         numbers_add_up(self.harness, adapters, [ADAPTED, ADAPTED])
         self._search(WAVES, lambda waves: numbers_add_up(self.harness, adapters, waves), 6)

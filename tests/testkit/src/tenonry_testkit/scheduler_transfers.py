@@ -20,12 +20,14 @@ from tenonry_testkit.scenarios_loads import (
 from tenonry_testkit.scenarios_transfers import (
     METHODS,
     a_load_without_end_is_given_up,
+    a_reset_reaches_waiting_rows,
     aborted_loads_are_awaited,
     blocks_are_kept,
     blocks_wait_for_both_transfers,
     failed_loads_cost_little,
     faults_name_the_connector,
     loads_are_used,
+    loads_wait_for_blocks,
     names_are_the_same,
     steps_are_no_time,
 )
@@ -61,6 +63,8 @@ class TransferSuite:
         """A KV connector receives no block computed before a reset, even if loads are in flight."""
         resets_are_final(self.harness)
         loads_fail_around_a_reset(self.harness)
+        for depth in (1, 2):
+            a_reset_reaches_waiting_rows(self.harness, depth)
 
     @pytest.mark.parametrize("depth", [1, 2])
     def test_a_load_without_end_costs_no_request(self: _Engines, depth: int) -> None:
@@ -81,6 +85,7 @@ class TransferSuite:
         """A request starts with what was loaded in time; a load that fails restarts no unrelated request."""
         loads_are_used(self.harness, depth)
         loads_are_aborted(self.harness, depth)
+        loads_wait_for_blocks(self.harness, depth)
         failed_loads_cost_little(self.harness, depth)
 
     @pytest.mark.parametrize("depth", [1, 2])

@@ -19,6 +19,10 @@ class SlotChecker:
         self._num_slots = kv_cache.num_state_slots
         self._filled: set[Slot] = set()
 
+    def forget(self) -> None:
+        """Drop the record of all snapshots, after a reset of the caches."""
+        self._filled.clear()
+
     def check(self, output: SchedulerOutput) -> None:
         """Raise RuleBroken unless rows start from slots filled by an earlier step, and each slot is filled once per
         step.

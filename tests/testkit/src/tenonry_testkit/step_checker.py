@@ -74,6 +74,10 @@ class StepChecker:
         self._encoder = EncoderChecker(config)
 
     # ------------------------------------------------------------------ what happens to requests
+    def caches_were_reset(self) -> None:
+        """No row starts from a snapshot that was saved before."""
+        self._slots.forget()
+
     def arrived(self, entry: Entry) -> None:
         """Record a request that waits from now on."""
         self._last_arrival = max(self._last_arrival, entry.arrival)
