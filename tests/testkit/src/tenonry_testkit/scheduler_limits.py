@@ -101,7 +101,7 @@ TAKE_TURNS: dict[str, tuple[HarnessSpec, list[Send]]] = {
     ),
     "another adapter in a full step": (
         HarnessSpec(num_blocks=40, max_num_batched_tokens=8, config=(("max_loras", 1),)),
-        [Send(length=20, adapter=ADAPTERS[0]), Send(family=1, length=5, adapter=ADAPTERS[1])],
+        [Send(length=20, adapter=ADAPTERS[0]), Send(family=1, length=5, adapter=ADAPTERS[3])],
     ),
     "rows that outgrow a whole step": (
         HarnessSpec(
