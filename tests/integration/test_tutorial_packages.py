@@ -31,7 +31,7 @@ NAMES = [package.name for package in PACKAGES]
 # Their tests take half a minute, or load torch.
 SLOW = {
     "chunked-layers", "hidden-peaks", "house-model", "packed-requests", "short-first", "short-prompts", "six-bits",
-    "stale-inputs", "wind-down",
+    "stale-inputs", "torch-kernels", "wind-down",
 }  # fmt: skip
 KINDS = {point.group: point.kind for point in points()}
 OF_ITS_OWN = "README.md"  # written for users

@@ -1,0 +1,1 @@
+"""Step kernels for tenonry in torch: the norm and the gated delta rule."""
