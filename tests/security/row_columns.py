@@ -99,7 +99,7 @@ class Column(NamedTuple):
 def columns_of(root: Any, num_rows: int) -> Iterator[Column]:
     """Columns of all objects of tenonry that are reachable from `root` through attributes."""
     for name, value in reachable(root, num_rows):
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and value.flags.writeable:
             axis = next((i for i, size in enumerate(value.shape[:2]) if size == num_rows), None)
             if axis is not None:
                 yield Column(name, value, axis)
