@@ -105,9 +105,9 @@ class AsyncLLM(Delegations):
                 if output is None:
                     await stream.wait()
                     continue
-                if stream.error is not None and output.finished:
+                if stream.error and output.finished:
                     raise stream.error
-                yield self._post_process(output)
+                yield self._post_process(output) if self._post_process else output
                 if output.finished:
                     return
         except (EngineDeadError, EngineGenerateError, RequestError) as error:

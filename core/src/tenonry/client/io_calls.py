@@ -38,8 +38,12 @@ def io_fault(
     """Return the error of the request; its `__cause__` is the PluginFault. Re-raises Ctrl-C."""
     if is_interrupt(cause):
         raise cause
-    plugin = f"{type(io).__qualname__} at {where(type(io))}"
-    fault = PluginFault(plugin, *distribution_of_module(type(io).__module__), call, cause)
+    fault = PluginFault(
+        f"{type(io).__qualname__} at {where(type(io))}",
+        *distribution_of_module(type(io).__module__),
+        call,
+        cause,
+    )
     error = EngineGenerateError(str(fault), request_id=request_id)
     error.__cause__ = fault
     return error
@@ -52,10 +56,10 @@ def expect(result: Any, kind: type) -> Any:
     raise TypeError(f"the result is {result!r:.99}; it must be of type {kind.__name__}")
 
 
-def post_processor(io: IOProcessor | None) -> PostProcess:
-    """Return the function applied to every output before delivery."""
+def post_processor(io: IOProcessor | None) -> PostProcess | None:
+    """Return the function applied to every output before delivery; None if it would have no effect."""
     if io is None or type(io).post_process is IOProcessor.post_process:
-        return lambda output: output
+        return None
 
     def post_process(output: RequestOutput) -> RequestOutput:
         with io_call(io, output.request_id, "post_process"):

@@ -191,11 +191,11 @@ class LLM(BlockingDelegations):
         while self.engine_core.has_work():  # workers free finished rows before the next call
             self._step()
         outputs = [stream.take() for stream in streams]
-        return [self._finished(output) for output in outputs if output is not None]
+        return [self._finished(output) for output in outputs if output]
 
     def _finished(self, output: RequestOutput) -> RequestOutput:
         """Return the output after the IO processor's `post_process`; without its content if that failed."""
-        if output.error is not None:
+        if output.error or not self._post_process:
             return output
         try:
             return self._post_process(output)
