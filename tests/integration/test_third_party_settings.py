@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -302,19 +303,22 @@ class TestCommandLine:
             (["--worker", "chip", "--chip-lanes", "0"], "chip_lanes=0: "),
             (
                 ["--worker", "chip", "--call-set", "others"],
-                f"{CHIP} and {OTHER} both claim the setting 'chip_lanes'",
+                rf"{re.escape(CHIP)} at [^ ]+ and {re.escape(OTHER)} at [^ ]+ both claim the setting 'chip_lanes'",
             ),
-            (["--call-set", "greedy"], f"tenonry itself and {GREEDY} both claim the setting 'max_num"),
+            (
+                ["--call-set", "greedy"],
+                rf"tenonry itself at [^ ]+ and {re.escape(GREEDY)} at [^ ]+ both claim the setting 'max_num",
+            ),
             (
                 ["--worker", "chip", "--call-set", "short"],
-                "call set short (acme-chip) and worker chip (acme-chip) both claim a flag: conflicting option",
+                "call set short .acme-chip. at [^ ]+ and worker chip .acme-chip. at [^ ]+ both claim a flag",
             ),
         ],
     )  # fmt: skip
     @pytest.mark.usefixtures("ends_its_process")
     def test_what_is_wrong_is_refused_before_anything_loads(self, capsys, words, text):
         assert main(["serve", "demo", *words]) == 1
-        assert text in capsys.readouterr().err
+        assert re.search(text, capsys.readouterr().err)
 
     def test_keys_of_a_file_are_checked_alike(self, capsys, tmp_path):
         path = tmp_path / "c.yaml"

@@ -6,10 +6,11 @@ import errno
 import resource
 import signal
 
+import msgspec
 import pytest
 
 from tenonry.errors import ConfigError
-from tenonry_decisions.frames import pack, unpack
+from tenonry_decisions.frames import FORMAT, pack, unpack
 from tenonry_decisions.sinks import FrameFile
 
 
@@ -46,6 +47,17 @@ def test_a_partial_write_is_an_error_and_leaves_whole_frames(busy, tmp_path):
         signal.signal(signal.SIGXFSZ, before)
     assert raised.value.errno == errno.ENOSPC
     assert list(unpack(path.read_bytes())) == [busy.header]
+
+
+def test_a_log_of_another_format_is_refused_and_kept(busy, tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(pack(msgspec.structs.replace(busy.header, format=FORMAT - 1)))
+    before = path.read_bytes()
+    with pytest.raises(
+        ConfigError, match=f"decision records of format {FORMAT - 1}; .* another file"
+    ):
+        FrameFile(path)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("text", ["a note", "not a log, and longer than a prefix"])

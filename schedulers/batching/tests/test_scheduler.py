@@ -93,6 +93,28 @@ class TestChunks:
         assert [sizes(harness) for _ in range(3)] == [{1: 8}, {1: 8}, {1: 4, 2: 2}]
         harness.drain()
 
+    def test_without_chunks_one_that_grew_long_splits_no_other(self):
+        harness = make_harness(
+            max_num_batched_tokens=12,
+            max_model_len=96,
+            num_blocks=60,
+            enable_prefix_caching=False,
+            config=(
+                ("scheduling_policy", "tenonry_scheduler_batching.policies:FcfsPolicy"),
+                ("enable_chunked_prefill", False),
+                ("max_model_len", None),
+            ),
+        )
+        harness.add(range(4), max_tokens=80)
+        while sum(sizes(harness).values()) and harness.scheduler.rows.num_tokens[0] < 70:
+            pass
+        harness.scheduler.reset_prefix_cache(reset_running_requests=True)
+        harness.add(range(10), max_tokens=1)
+        steps = [sizes(harness) for _ in range(12)]
+        assert max(each.get(1, 0) for each in steps) == 12
+        assert [each[2] for each in steps if 2 in each] == [10]
+        harness.drain()
+
 
 class TestAdmission:
     def test_equal_prompts_of_one_step_share_what_the_first_computes(self):

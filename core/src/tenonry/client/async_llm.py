@@ -102,7 +102,7 @@ class AsyncLLM(Delegations):
         try:
             while True:
                 output = stream.take()
-                if output is None:
+                if not output:
                     await stream.wait()
                     continue
                 if stream.error and output.finished:

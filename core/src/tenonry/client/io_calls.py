@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from tenonry.errors import (
@@ -18,6 +19,7 @@ from tenonry.outputs import RequestOutput
 from tenonry.plugin.checks import where
 from tenonry.plugin.discovery import distribution_of_module
 
+place_of = lru_cache(where)  # it parses the module
 PostProcess = Callable[[RequestOutput], RequestOutput]
 
 
@@ -39,7 +41,7 @@ def io_fault(
     if is_interrupt(cause):
         raise cause
     fault = PluginFault(
-        f"{type(io).__qualname__} at {where(type(io))}",
+        f"{type(io).__qualname__} at {place_of(type(io))}",  # type: ignore[arg-type]
         *distribution_of_module(type(io).__module__),
         call,
         cause,
@@ -58,7 +60,7 @@ def expect(result: Any, kind: type) -> Any:
 
 def post_processor(io: IOProcessor | None) -> PostProcess | None:
     """Return the function applied to every output before delivery; None if it would have no effect."""
-    if io is None or type(io).post_process is IOProcessor.post_process:
+    if not io or type(io).post_process is IOProcessor.post_process:
         return None
 
     def post_process(output: RequestOutput) -> RequestOutput:

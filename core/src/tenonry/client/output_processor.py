@@ -69,14 +69,14 @@ class OutputProcessor:
             processed.token_ids.tolist(),
             RequestMetrics(arrival_time=self._clock() - first.waited_s),
         )
-        prompt = tuple(stream.prompt_token_ids)
         for index, request in enumerate(requests):
             params = request.sampling_params
             detokenizer = None
-            if self._io is not None and params.detokenize:
+            if self._io and params.detokenize:
+                prompt = tuple(stream.prompt_token_ids)
                 with io_call(self._io, stream.request_id, "make_detokenizer"):
                     detokenizer = self._io.make_detokenizer(prompt, params)
-                    if detokenizer is not None and not hasattr(detokenizer, "push"):
+                    if detokenizer and not hasattr(detokenizer, "push"):
                         raise TypeError(
                             f"the result is {detokenizer!r:.99}; it must be of type Detokenizer"
                         )
@@ -347,7 +347,7 @@ def _logprob_entry(
     """Entry of one position: the sampled token first, with its rank, then the `wanted` most likely ones."""
     ids = token_ids[: wanted + 1].tolist()
     values = logprobs[: wanted + 1].tolist()
-    texts = [None] * len(ids) if io is None else expect(io.token_texts(ids), list)
+    texts = expect(io.token_texts(ids), list) if io else [None] * len(ids)
     entry: dict[int, Logprob] = {}
     for place, (token_id, value, text) in enumerate(zip(ids, values, texts, strict=True)):
         entry.setdefault(token_id, Logprob(value, place or rank, text))

@@ -50,8 +50,9 @@ class Executor(Plugin[ExecutorContext], ABC):
     the engine checks it against the scheduler's contract during execution. `starts_ranks`: the ranks are children of
     the engine, from the `starter` of the context.
 
-    An exception is attributed to the worker if a method of the worker raised it, or if it has an attribute `plugin`:
-    set it, "" if unknown, on errors received from ranks in other processes. All others are attributed to the executor.
+    An exception is attributed to the executor if one of its methods is the innermost of executor and worker in the
+    traceback, else to the worker; also with an attribute `plugin`: set it, "" if unknown, on errors received from ranks
+    in other processes.
     """
 
     is_local: ClassVar[bool] = True

@@ -110,7 +110,7 @@ class ProcessedPrompt(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         if not isinstance(self.token_ids, np.ndarray):
-            raise TypeError(f"token_ids={self.token_ids!r:.99} must be an array of i32")
+            raise TypeError(f"token_ids={self.token_ids!r:.99} must be a numpy array")
 
 
 class Detokenizer(Protocol):

@@ -69,9 +69,9 @@ class DevCommand(Command):
             key = args.api_key or os.environ.get(KEY, "").partition(",")[0]
             server = RunningServer(args.url, key)
             check_used(server, file)
-        with tempfile.TemporaryDirectory() as folder:
+        with leaving_on_signals(), tempfile.TemporaryDirectory() as folder:
             loop = DevLoop(file, name, args.budget, Path(folder), server)
-            with contextlib.closing(loop), leaving_on_signals():
+            with contextlib.closing(loop):
                 if args.once:
                     return 0 if loop.round() else 1
                 for _ in saves(file):
@@ -81,8 +81,15 @@ class DevCommand(Command):
 
 @contextlib.contextmanager
 def leaving_on_signals() -> Iterator[None]:
-    """Context in which SIGTERM and SIGHUP raise SystemExit, so that child processes end and files are removed."""
-    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    """Context in which SIGTERM and SIGHUP raise SystemExit, so that child processes end and files are removed.
+
+    Ignored signals stay ignored, as under `nohup`.
+    """
+    before = {
+        number: signal.signal(number, _leave)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:
@@ -91,6 +98,8 @@ def leaving_on_signals() -> Iterator[None]:
 
 
 def _leave(number: int, _: object) -> None:
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)  # a second one would interrupt the removal
     sys.exit(128 + number)
 
 

@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from tenonry.config import fact
 from tenonry_author_tools.hooks import hook_fault
 from tenonry_commands.deprecations import deprecations, source_of
 from tenonry_commands.flags import flags_of
@@ -95,7 +96,10 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
     answer["version"] = getattr(found, "interface_version", None)
     answer["current"] = getattr(base, "interface_version", None)
     fields = getattr(getattr(found, "Settings", None), "model_fields", {})
-    answer["settings"] = {name: flags_of(name, field) for name, field in fields.items()}
+    answer["settings"] = {
+        name: flags_of(name, field) if fact(field, "flag") is not None else []
+        for name, field in fields.items()
+    }
     return answer
 
 

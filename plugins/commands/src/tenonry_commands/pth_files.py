@@ -14,11 +14,14 @@ logger = logging.getLogger("tenonry.plugins")
 
 
 def acts_at_start(file: Path) -> bool:
-    """Return True for a .pth file, but for one by which an installer links a source folder."""
+    """Return True for a .pth file, but for one by which an installer links a source folder: a list of paths."""
     if file.suffix != ".pth":
         return False
     is_link = file.name.startswith(("_editable_impl_", "__editable__"))
-    return not is_link or not file.exists() or "import" in file.read_text("utf-8", errors="replace")
+    with contextlib.suppress(OSError):
+        lines = file.read_text("utf-8", errors="replace").splitlines()
+        return not is_link or any(line.startswith(("import ", "import\t")) for line in lines)
+    return False
 
 
 def warn_of_pth_files(records: Iterable[PluginRecord]) -> None:

@@ -199,6 +199,14 @@ def unpack(data: bytes) -> Iterator[Frame]:
         start += length
 
 
+def check_format(file: FileIO) -> None:
+    """Raises ValueError for a file whose records have another format."""
+    file.seek(0)
+    length = file.read(_LENGTH.size)
+    if len(length) == _LENGTH.size:
+        next(unpack(length + file.read(*_LENGTH.unpack(length))), None)
+
+
 def end_of_frames(file: BinaryIO | FileIO, start: int, size: int) -> int:
     """End of the last whole frame of a file, from a frame at `start` on. Raises ValueError for anything else."""
     while start < size:

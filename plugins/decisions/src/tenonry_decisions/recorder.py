@@ -1,7 +1,7 @@
 """Observer that records the decisions of a scheduler. Engine process, every step.
 
-A step costs one packed record, and is not kept: the memory of its arrays is used again while it is in the processor's
-cache. Further work in Python happens only for requests that arrive, get or lose a row, end, or are held.
+A step costs one packed record; its arrays are kept until the next chunk only where a row computes several tokens.
+Further work in Python happens only for requests that arrive, get or lose a row, end, or are held.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from tenonry_decisions.frames import (
     Chunk,
     Header,
     RequestFacts,
+    check_format,
     end_of_frames,
     facts_of,
     pack,
@@ -67,6 +68,7 @@ class FrameFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._opened() as file:
                 self._repair(file)
+                check_format(file)
         except OSError as error:
             raise ConfigError(
                 f"decision_log={path} cannot be written: {error.strerror}; name another file"

@@ -24,7 +24,7 @@ from tenonry_scheduling import BaseScheduler, StepBuilder
 
 LONG_STEPS = 4  # minimum excess over another prompt, in whole steps and as a factor, for a prompt to share with it
 MAX_SHARING = 8  # maximum number of waiting prompts considered
-MAX_PASSED = 64  # maximum number of blocked waiting requests passed in a step
+MAX_PASSED = 64  # waiting requests considered in a step beyond its free rows
 
 
 class BatchingOptions(PluginOptions):
@@ -106,7 +106,7 @@ class BatchingScheduler(BaseScheduler):
         return self.policy.victim(running)
 
     def started(self, request: Request, row: int, num_computed: int, now: float) -> None:
-        self._has_long |= request.num_tokens - num_computed >= self._long
+        self._has_long |= self.chunked_prefill and request.num_tokens - num_computed >= self._long
 
     def choose(self, step: StepBuilder) -> None:
         max_prefill = self._max_prefill or self._share_of_long(step)

@@ -42,9 +42,11 @@ def new_row(row: int = 0, stop: tuple[int, ...] = (STOP,), **extra: Any) -> NewR
     )
 
 
-def test_a_request_asks_for_it(processor: WindDown) -> None:
+def test_extra_args_select_requests(processor: WindDown) -> None:
     assert processor.enter(new_row(wind_down=2))
     assert not processor.enter(new_row())
+    assert not processor.enter(new_row(wind_down=True))
+    assert not processor.enter(new_row(wind_down=2**63))
     assert not processor.enter(new_row(stop=(), wind_down=2))
 
 

@@ -30,6 +30,7 @@ from tenonry_openai_server.routes.bodies import check_content_type, server_state
 from tenonry_openai_server.routes.chat import CHAT
 from tenonry_openai_server.routes.field_check import FieldCheck
 from tenonry_openai_server.routes.generation import StartedGeneration, admit
+from tenonry_openai_server.routes.named_calls import NamedCalls
 from tenonry_openai_server.routes.output_field import renamed_fields
 from tenonry_openai_server.routes.prompts import need_text, render
 from tenonry_openai_server.sse import PartStream
@@ -203,7 +204,7 @@ class ChatDoor:
         io_processor = server_state(request).engine.io_processor
         if io_processor is None or not text:
             return 0
-        return len(io_processor.encode(text, add_special_tokens=False))
+        return len(NamedCalls.of(io_processor).encode(text, add_special_tokens=False))
 
     def stream(
         self,

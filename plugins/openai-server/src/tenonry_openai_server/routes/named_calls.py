@@ -1,14 +1,19 @@
-"""Calls of the IO processor by routes: a fault names the plugin and fails one request. Front end, any thread."""
+"""Calls of the IO processor by routes that read prompts: a fault names the plugin and fails one request. Front end,
+any thread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sized
+from functools import lru_cache
 from typing import Any, cast
 
 from tenonry.errors import PluginFault, QueueFullError, RequestError
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt, Prompt
 from tenonry.plugin.checks import where
 from tenonry.plugin.discovery import distribution_of_module
+
+place_of = lru_cache(where)  # it parses the module
 
 # Types of results.
 RESULTS: dict[str, Any] = {
@@ -52,4 +57,4 @@ class NamedCalls:
         cls = type(self._io_processor)
         origin = distribution_of_module(cls.__module__)
         # The client receives the name of the class, the log also its file.
-        return PluginFault(cls.__qualname__, *origin, f"{call} at {where(cls)}", error)
+        return PluginFault(cls.__qualname__, *origin, f"{call} at {place_of(cls)}", error)

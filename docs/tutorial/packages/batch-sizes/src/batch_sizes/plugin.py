@@ -22,7 +22,7 @@ class BatchSizesSettings(PluginSettings):
 
 
 class BatchSizes(StepObserver):
-    """Counts steps by requests: 1, 2–3, 4–7, 8–15 and so on."""
+    """Counts steps by requests: 1–1, 2–3, 4–7, 8–15 and so on."""
 
     interface_version = 1
     Settings = BatchSizesSettings

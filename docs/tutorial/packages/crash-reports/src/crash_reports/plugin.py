@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pydantic import Field
@@ -33,6 +34,7 @@ class CrashReports(EngineRecovery):
         self.folder = (
             options.folder if isinstance(options, CrashReportsOptions) else Path("crashes")
         )
+        self.writer = ThreadPoolExecutor(1, "crash-reports")
 
     def on_death(
         self, index: int, death: Death, requests: Mapping[int, EngineCoreRequest]
@@ -45,13 +47,19 @@ class CrashReports(EngineRecovery):
             "lost_node": death.lost_node,
             "requests": [self.described(handle, each) for handle, each in requests.items()],
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file = self.folder / f"engine-{index}-{time.time_ns()}.json"
-        file.write_text(json.dumps(report, indent=2), "utf-8")
+        self.writer.submit(self.write, f"engine-{index}-{time.time_ns()}.json", report)
         return ()
 
+    def write(self, name: str, report: Mapping[str, object]) -> None:
+        """Write a report. A folder may block, which must delay no stream."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_text(json.dumps(report, indent=2), "utf-8")
+
+    def shutdown(self) -> None:
+        self.writer.shutdown()
+
     def described(self, handle: int, request: EngineCoreRequest) -> dict[str, object]:
-        """Facts of a request that ran: a request that appears in several reports may be their cause."""
+        """Facts of a request that ran."""
         completion = self.context.streams.completion(handle)
         return {
             "request_id": request.request_id,

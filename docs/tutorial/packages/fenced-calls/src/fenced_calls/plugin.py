@@ -15,10 +15,6 @@ class FencedCalls(ScanningParser):
     interface_version = 1
     reads_calls = True
 
-    @classmethod
-    def recognises(cls, template: str) -> bool:
-        return START[0] in template
-
     def read(self) -> Steps[None]:
         if not self.context.tools:
             return

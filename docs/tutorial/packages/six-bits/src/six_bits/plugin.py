@@ -73,14 +73,15 @@ class SixBits(Quantisation):
             if part not in stored:
                 raise ModelError(f"{name}.{part} is in no file; download the model again")
         values, scales = (stored[part] for part in self.parts)
-        if values.dtype != "I8" or scales.dtype != "F32" or scales.shape != (values.shape[0], 1):
+        is_matrix = values.dtype == "I8" and len(values.shape) == 2
+        if not is_matrix or scales.dtype != "F32" or scales.shape != (values.shape[0], 1):
             raise ModelError(f"{name}.six_values and {name}.six_scales do not fit each other")
         rows, columns = values.shape
         return rows, columns
 
     def weight(self, name: str, tensors: Mapping[str, torch.Tensor]) -> QuantisedWeight:
         values, scales = (tensors[part] for part in self.parts)
-        if values.numel() and int(values.abs().max()) > LARGEST:
+        if values.numel() and not -LARGEST <= int(values.min()) <= int(values.max()) <= LARGEST:
             raise ModelError(f"{name}.six_values has values beyond ±{LARGEST}")
         return QuantisedWeight(bits=6, values=values, scales=scales)
 

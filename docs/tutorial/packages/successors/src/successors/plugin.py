@@ -31,6 +31,9 @@ POINT = Point("successors.plugins", Successors, {"plus-one": "successors"}, kind
 
 
 def open_rule(choice: str) -> tuple[Successors, str]:
-    """Build the chosen rule: a name, module:Class or path.py:Class. Returns it with its label. Raises PluginError."""
+    """Build the chosen rule: a name, module:Class or path.py:Class. Returns it with its name and version.
+
+    Raises PluginError.
+    """
     found, record = resolve_point(POINT, choice)
-    return found(), record.label()
+    return found(), f"{record.name} {record.version}".strip()

@@ -1,6 +1,6 @@
-"""Logits processor `wind-down`: ends long answers softly, for requests that ask for it. Worker process.
+"""Logits processor `wind-down`: ends long answers softly, for requests with `extra_args`. Worker process.
 
-A request asks with `extra_args`: `{"wind_down": 64}`, the number of tokens after which the end becomes more likely.
+`{"wind_down": 64}`: number of tokens, below 2³¹, after which the end becomes more likely.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WindDown(LogitsProcessor):
 
     def enter(self, new: NewRow) -> bool:
         start = (new.sampling.extra_args or {}).get("wind_down")
-        if not isinstance(start, int) or not new.stop_token_ids:
+        if type(start) is not int or not 0 <= start < 2**31 or not new.stop_token_ids:
             return False
         self.start[new.row] = start
         self.stop[new.row] = new.stop_token_ids[0]
