@@ -181,7 +181,7 @@ def test_an_installer_may_spell_the_metadata_folder_in_its_own_way(site: TmpPlug
 def test_a_message_of_several_lines_is_one_line(site: TmpPlugins, capsys):
     install(site, "raise OSError('no\\nchip')\n")
     assert main(["plugins", "check", "acme", "--no-suite"]) == 1
-    assert "OSError: no chip; fix the module; `python -c 'import acme_logger'`" in (
+    assert "acme_logger.py:2); fix the module; `python -c 'import acme_logger'`" in (
         capsys.readouterr().out
     )
 

@@ -233,5 +233,5 @@ def test_broken_io_processor_fails_the_one_request(api, monkeypatch):
     monkeypatch.setattr(api.engine.io_processor, "render_chat", render_chat)
     response = api.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
     assert response.status_code == 500
-    assert response.json()["error"]["code"] == "internal_error"
+    assert response.json()["error"]["code"] == "plugin_failed"
     assert "0x" not in response.text

@@ -105,7 +105,8 @@ def _finding_of(
     event: dict[str, Any], label: str, record: PluginRecord, declared: tuple[str, int]
 ) -> Finding:
     kind = record.kind.replace("_", " ")
-    text = TEXTS[event["event"]].format(kind=kind, name=record.name, text=event["text"])
+    text = event["text"].removesuffix("; fix its module")
+    text = TEXTS[event["event"]].format(kind=kind, name=record.name, text=text)
     place = (event["file"], event["line"]) if event["file"] else declared
     advice = ""
     if event["event"] == "import":
