@@ -24,7 +24,7 @@ from typing import Any
 
 from suite_strength.subjects import CONCERNED, PACKAGES, Subject, suites
 
-LIMIT_S = 60  # of processor time for each mutant, in which the original runs all suites
+LIMIT_S = 60  # of processor time, in which the original runs the suites of one module
 PATIENCE = 10  # times as long on the wall clock, for a mutant that waits
 IMPORTERS = (
     *PACKAGES.values(), "tenonry_testkit", "tenonry_policy", "suite_strength.authors",
@@ -92,7 +92,7 @@ def try_mutants(
     preload(make_suites)
     context = multiprocessing.get_context("fork")
     outcome = Killing()
-    unchanged = _Trial(context, None, make_suites, limit_s)
+    unchanged = _Trial(context, None, make_suites, PATIENCE * limit_s)  # those of all modules
     failed = unchanged.verdict(PATIENCE * limit_s)
     if failed != "":
         raise RuntimeError(f"the suites fail without any change: {failed or 'out of time'}")

@@ -97,6 +97,8 @@ class BatchingScheduler(BaseScheduler):
         self._max_prefill = options.long_prefill_token_threshold if self.chunked_prefill else None
         self._watermark = int(options.watermark * self.blocks.num_total)
         self._long = LONG_STEPS * self.token_budget
+        if not self.chunked_prefill:
+            self._long = context.max_model_len + 1
         self._has_long = False  # a long prompt may be running
 
     def order(self, request: Request) -> Any:
@@ -106,7 +108,7 @@ class BatchingScheduler(BaseScheduler):
         return self.policy.victim(running)
 
     def started(self, request: Request, row: int, num_computed: int, now: float) -> None:
-        self._has_long |= self.chunked_prefill and request.num_tokens - num_computed >= self._long
+        self._has_long |= request.num_tokens - num_computed >= self._long
 
     def choose(self, step: StepBuilder) -> None:
         max_prefill = self._max_prefill or self._share_of_long(step)
