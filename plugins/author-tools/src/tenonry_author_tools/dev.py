@@ -94,7 +94,8 @@ def leaving_on_signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is _leave:  # else this process is leaving
+                signal.signal(number, handler)
 
 
 def _leave(number: int, _: object) -> None:
